@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import datetime
 import difflib
 import fnmatch
@@ -42,11 +41,16 @@ import threading
 import zoneinfo
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    redirect_stdout,
+    suppress,
+)
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, cast, get_args
-from urllib.parse import urlencode, urlsplit, urlunsplit
+from typing import Any, Self, TypeVar, cast, get_args
+from urllib.parse import urlencode, urlsplit
 
 import anyio
 import anyio.abc
@@ -77,29 +81,18 @@ from starlette.responses import PlainTextResponse, Response
 
 __version__ = "0.10.0"
 
-OPEN_TIMEOUT = 5.0
-"""Seconds after which `open_toolbox` answers with the servers that are up by then."""
+# All in seconds.
+OPEN_TIMEOUT = 5.0  # after it `open_toolbox` answers with the servers that are up
+CONNECT_TIMEOUT = 55.0  # to start a server; TypeScript clients give up after 60
+EXIT_GRACE = 1.5  # between closing a server's stdin, SIGTERM and SIGKILL
+OUTPUT_GRACE = (
+    0.25  # for the rest of a process's output after the first sign of its end
+)
+STDOUT_GRACE = 0.5  # for our last answers to be read, after the end of stdin
+LOG_GRACE = 0.5  # for our last log lines to be read, before the process ends
+RELISTEN_DELAY = 1.0  # between attempts to open a lost `subscriptions/listen` stream
 
-CONNECT_TIMEOUT = 55.0
-"""Seconds a server has to start; TypeScript clients give up on a request after 60."""
-
-EXIT_GRACE = 1.5
-"""Seconds between closing a server's stdin, SIGTERM and SIGKILL."""
-
-OUTPUT_GRACE = 0.25
-"""Seconds for the rest of a process's output after the first sign of its end."""
-
-STDOUT_GRACE = 0.5
-"""Seconds for our own last answers to be read, after the end of stdin."""
-
-LOG_GRACE = 0.5
-"""Seconds for our own last log lines to be read, before the process ends."""
-
-RELISTEN_DELAY = 1.0
-"""Seconds between two attempts to open a lost `subscriptions/listen` stream."""
-
-MAX_PAGES = 250
-"""Pages of one `tools/list` that are read before the server is taken to be looping."""
+MAX_PAGES = 250  # of one `tools/list`, before its server is taken to be looping
 
 log = logging.getLogger("workbench")
 
@@ -113,16 +106,16 @@ class ConfigError(Exception):
     `problems` holds one line for each thing that is wrong, starting with its place.
     """
 
-    def __init__(self, problems: list[str]) -> None:
+    def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
-        self.problems = problems
+        self.problems = list(problems)
 
 
 @dataclass(frozen=True)
 class ServerConfig:
     """One downstream server: a process (`command`) or a remote endpoint (`url`)."""
 
-    transport: str
+    transport: str  # stdio, http or sse
     command: str = ""
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -137,10 +130,11 @@ class ServerConfig:
 
     @property
     def shown_url(self) -> str:
-        """The URL as it may be shown: without its query and its user information."""
+        """The URL as it may be shown: without its query and user information."""
         parts = urlsplit(self.url)
-        netloc = parts.netloc.rpartition("@")[2]
-        return urlunsplit((parts.scheme, netloc, parts.path, "", ""))
+        return parts._replace(
+            netloc=parts.netloc.rpartition("@")[2], query="", fragment=""
+        ).geturl()
 
 
 @dataclass(frozen=True)
@@ -153,18 +147,13 @@ class ToolboxConfig:
 
 @dataclass(frozen=True)
 class WorkbenchConfig:
-    """A checked configuration, with its `${VAR}` references expanded.
-
-    `variables` are the names that it refers to: they are withheld from the servers.
-    `secrets` are the texts that no log line and no reason may show; `warnings` are
-    lines about what was ignored. `source` is the file it came from, None for the demo.
-    """
+    """A checked configuration, with its `${VAR}` references expanded."""
 
     toolboxes: Mapping[str, ToolboxConfig]
-    variables: frozenset[str] = frozenset()
-    secrets: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    source: str | None = None
+    variables: frozenset[str] = frozenset()  # it refers to them: withheld from servers
+    secrets: tuple[str, ...] = ()  # texts that no log line and no reason may show
+    warnings: tuple[str, ...] = ()  # lines about what was ignored
+    source: str | None = None  # its file; None for the built-in demo
 
     def mask(self, text: str) -> str:
         """`text` with `***` in place of every secret."""
@@ -185,32 +174,24 @@ def expand_env(text: str, environ: Mapping[str, str]) -> str:
     Raises:
         ConfigError: A variable without default is not set, or a `${` is not closed.
     """
-    problems: list[str] = []
+    problems: dict[str, None] = {}
 
     def value(reference: re.Match[str]) -> str:
         variable = _VARIABLE.fullmatch(reference[1])
         if not reference[2]:
-            problems.append("expected a '}' after '${', found the end of the string")
+            problems["expected a '}' after '${', found the end of the string"] = None
         elif variable is not None:
             name, default = variable.groups()
             if name in environ or default is not None:
                 return environ.get(name, default or "")
-            problems.append(
-                f"environment variable {name} is not set: set it, "
-                f"or write ${{{name}:-default}}"
-            )
+            hint = f"set it, or write ${{{name}:-default}}"
+            problems[f"environment variable {name} is not set: {hint}"] = None
         return reference[0]
 
     expanded = _REFERENCE.sub(value, text)
     if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))
+        raise ConfigError(*problems)
     return expanded
-
-
-def _variables(text: str) -> set[str]:
-    """The names of the variables that `text` refers to."""
-    found = (_VARIABLE.fullmatch(body) for body, end in _REFERENCE.findall(text) if end)
-    return {match[1] for match in found if match is not None}
 
 
 class _Object(dict[str, Any]):
@@ -219,10 +200,18 @@ class _Object(dict[str, Any]):
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
         keys = [key for key, _ in pairs]
-        self.duplicates = {key for key in keys if keys.count(key) > 1}
+        self.duplicates = [key for key in self if keys.count(key) > 1]
 
 
-_JSON_TYPES = {dict: "object", list: "list", str: "string", bool: "boolean"}
+_NOTHING = object()
+_JSON_TYPES: dict[type, str] = {
+    dict: "object",
+    list: "list",
+    str: "string",
+    bool: "boolean",
+    type(None): "null",
+    object: "nothing",
+}
 _TRANSPORTS = {
     "stdio": "stdio",
     "http": "http",
@@ -230,14 +219,11 @@ _TRANSPORTS = {
     "streamableHttp": "http",
     "sse": "sse",
 }
-_COMMON_KEYS = {"type", "transport", "disabled", "toolFilters"}
-_STDIO_KEYS = _COMMON_KEYS | {"command", "args", "env", "cwd"}
-_REMOTE_KEYS = _COMMON_KEYS | {"url", "headers"}
-_NAME_RULE = "a printable name without '__' that does not end in '_'"
+_T = TypeVar("_T")
 
 
 def _json_type(value: Any) -> str:
-    return "null" if value is None else _JSON_TYPES.get(type(value), "number")
+    return _JSON_TYPES.get(type(value), "number")
 
 
 def _join(place: str, key: str) -> str:
@@ -253,20 +239,13 @@ class _ConfigParser:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
-        self.problems: dict[str, list[str]] = {}
+        self.problems: dict[str, tuple[str, ...]] = {}
         self.warnings: list[str] = []
         self.variables: set[str] = set()
 
-    def check(self, valid: bool, place: str, expected: str, found: str) -> bool:
-        if not valid:
-            line = f"expected {expected}, found {found}"
-            self.problems.setdefault(place or "configuration", [line])
-        return valid
-
-    def is_object(self, value: Any, place: str, of: str) -> bool:
-        return self.check(
-            isinstance(value, dict), place, f"an object{of}", _json_type(value)
-        )
+    def problem(self, place: str, expected: str, found: str) -> None:
+        text = f"expected {expected}, found {found}"
+        self.problems.setdefault(place or "configuration", (text,))
 
     def expand(self, value: Any, place: str) -> Any:
         """`value` with the variables expanded in every string, but under `_` keys."""
@@ -276,156 +255,150 @@ class _ConfigParser:
             return [self.expand(v, f"{place}[{i}]") for i, v in enumerate(value)]
         if not isinstance(value, dict):
             return value
-        if isinstance(value, _Object):
-            for key in value.duplicates:
-                self.check(False, _join(place, key), "this key once", "it twice")
+        for key in value.duplicates if isinstance(value, _Object) else ():
+            self.problem(_join(place, key), "this key once", "it more than once")
         return {
             key: item if key.startswith("_") else self.expand(item, _join(place, key))
             for key, item in value.items()
         }
 
     def expand_text(self, text: str, place: str) -> str:
-        self.variables |= _variables(text)
+        bodies = (_VARIABLE.fullmatch(body) for body, end in _REFERENCE.findall(text))
+        self.variables |= {body[1] for body in bodies if body is not None}
         try:
             text = expand_env(text, self.environ)
             text.encode()
         except ConfigError as error:
-            self.problems[place or "configuration"] = error.problems
+            self.problems[place or "configuration"] = tuple(error.problems)
         except UnicodeEncodeError:
-            self.check(False, place, "Unicode text", "half a surrogate pair")
+            self.problem(place, "Unicode text", "half a surrogate pair")
         return text
 
-    def warn_unknown(
-        self, keys: Mapping[str, Any], known: set[str], place: str
-    ) -> None:
-        for key in keys:
-            if key not in known and not key.startswith("_"):
-                expected = ", ".join(sorted(known))
-                self.warnings.append(
-                    f"{_join(place, key)}: unknown key, ignored (known: {expected})"
-                )
+    def typed(self, value: Any, kind: type[_T], place: str) -> _T:
+        """`value` if it is of this JSON type, else a problem and an empty value."""
+        if isinstance(value, kind):
+            return value
+        article = "an" if kind is dict else "a"
+        self.problem(place, f"{article} {_JSON_TYPES[kind]}", _json_type(value))
+        return kind()
 
-    def names(self, table: Any, place: str, of: str) -> dict[str, Any]:
-        """The entries of an object by name, without comments."""
-        if not self.is_object(table, place, of):
-            return {}
-        entries = {k: v for k, v in table.items() if not k.startswith("_")}
+    def entries(self, value: Any, place: str) -> dict[str, Any]:
+        """The entries of an object, without the comments."""
+        table = self.typed(value, dict, place)
+        return {key: item for key, item in table.items() if not key.startswith("_")}
+
+    def named(self, value: Any, place: str) -> dict[str, Any]:
+        """The entries of an object whose keys are names of toolboxes or servers."""
+        entries = self.entries(value, place)
         for name in entries:
-            valid = (
-                name.isprintable() and "__" not in name and name[-1:] not in ("", "_")
-            )
-            self.check(valid, _join(place, name), _NAME_RULE, json.dumps(name))
+            if "__" in name or name[-1:] in ("", "_") or not name.isprintable():
+                expected = "a printable name without '__' that does not end in '_'"
+                self.problem(_join(place, name), expected, json.dumps(name))
         return entries
 
-    def text(self, value: Any, place: str) -> str:
-        valid = self.check(isinstance(value, str), place, "a string", _json_type(value))
-        return value if valid else ""
+    def warn_unknown(self, entry: Mapping[str, Any], place: str, *known: str) -> None:
+        for key in entry.keys() - set(known):
+            about = f"unknown key, ignored (known: {', '.join(known)})"
+            self.warnings.append(f"{_join(place, key)}: {about}")
 
-    def required_text(self, value: Any, place: str) -> str:
-        text = self.text(value, place)
-        self.check(bool(text.strip()), place, "a non-empty string", "an empty string")
+    def text(self, value: Any, place: str) -> str:
+        text = self.typed(value, str, place)
+        if not text.strip():
+            self.problem(place, "a non-empty string", "an empty string")
         return text
 
     def texts(self, value: Any, place: str) -> tuple[str, ...]:
-        valid = isinstance(value, list)
-        if not self.check(valid, place, "a list of strings", _json_type(value)):
-            return ()
-        return tuple(self.text(v, f"{place}[{i}]") for i, v in enumerate(value))
+        items = enumerate(self.typed(value, list, place))
+        return tuple(self.typed(item, str, f"{place}[{i}]") for i, item in items)
 
     def text_map(self, value: Any, place: str) -> dict[str, str]:
-        if not self.is_object(value, place, " of strings"):
-            return {}
-        return {
-            key: self.text(item, _join(place, key))
-            for key, item in value.items()
-            if not key.startswith("_")
-        }
-
-    def transport(self, entry: Mapping[str, Any], place: str) -> str:
-        """What `command` or `url`, and `transport` or `type`, say together."""
-        local, remote = "command" in entry, "url" in entry
-        found = "both" if local else "neither"
-        self.check(local != remote, place, "either 'command' or 'url'", found)
-        transport = "stdio" if local else "http"
-        allowed = ("stdio",) if local else ("http", "sse")
-        declared = [key for key in ("type", "transport") if key in entry]
-        for key in declared:
-            name = self.text(entry[key], _join(place, key))
-            transport = _TRANSPORTS.get(name, "")
-            expected = " or ".join(map(repr, allowed))
-            self.check(transport in allowed, _join(place, key), expected, "a string")
-        if len({_TRANSPORTS.get(str(entry[key])) for key in declared}) > 1:
-            self.check(False, _join(place, "type"), "what 'transport' says", "another")
-        return transport
-
-    def server(self, entry: Any, place: str) -> ServerConfig | None:
-        """One entry of `mcpServers`; None where it is disabled or no object."""
-        if not self.is_object(entry, place, ""):
-            return None
-        disabled, at = entry.get("disabled", False), _join(place, "disabled")
-        self.check(isinstance(disabled, bool), at, "a boolean", _json_type(disabled))
-        if disabled is True:
-            return None
-        transport = self.transport(entry, place)
-        known = _STDIO_KEYS if transport == "stdio" else _REMOTE_KEYS
-        self.warn_unknown(entry, known, place)
-        values: dict[str, Any] = {"transport": transport}
-        for key, attribute, read in (
-            ("command", "command", self.required_text),
-            ("args", "args", self.texts),
-            ("env", "env", self.text_map),
-            ("cwd", "cwd", self.required_text),
-            ("url", "url", self.url),
-            ("headers", "headers", self.text_map),
-            ("toolFilters", "tool_filters", self.filters),
-        ):
-            if key in entry:
-                values[attribute] = read(entry[key], _join(place, key))
-        return ServerConfig(**values)
-
-    def url(self, value: Any, place: str) -> str:
-        text = self.text(value, place)
-        try:
-            parts = urlsplit(text)
-            valid = parts.scheme in ("http", "https") and bool(parts.hostname)
-        except ValueError:
-            valid = False
-        self.check(valid, place, "an http:// or https:// URL", "another string")
-        return text
+        items = self.entries(value, place).items()
+        return {key: self.typed(item, str, _join(place, key)) for key, item in items}
 
     def filters(self, value: Any, place: str) -> tuple[str, ...]:
         return ("*",) if value == "*" else self.texts(value, place)
 
-    def toolbox(self, entry: Any, place: str) -> ToolboxConfig:
-        if not self.is_object(entry, place, ""):
-            return ToolboxConfig("", {})
-        self.warn_unknown(entry, {"description", "mcpServers"}, place)
-        at = _join(place, "description")
-        if self.check("description" in entry, at, "a non-empty string", "nothing"):
-            self.required_text(entry["description"], at)
-        at = _join(place, "mcpServers")
-        entries = self.names(entry.get("mcpServers", {}), at, " of servers by name")
-        parsed = {name: self.server(e, _join(at, name)) for name, e in entries.items()}
-        servers = {
-            name: server for name, server in parsed.items() if server is not None
-        }
-        if not any(problem.startswith(at) for problem in self.problems):
-            expected = "at least one server that is not disabled"
-            self.check(bool(servers), at, expected, "none")
-        return ToolboxConfig(entry.get("description", ""), servers)
+    def url(self, value: Any, place: str) -> str:
+        url = self.text(value, place)
+        if not re.match(r"https?://[^/?#]", url):
+            self.problem(place, "an http:// or https:// URL", "another string")
+        return url
 
-    def tool_mode(self, mode: Any) -> None:
-        if mode == "proxy":
+    def transport(self, entry: Mapping[str, Any], place: str) -> str:
+        """What `command` or `url`, and `transport` or `type`, say together."""
+        local = "command" in entry
+        if local == ("url" in entry):
+            found = "both" if local else "neither"
+            self.problem(place, "either 'command' or 'url'", found)
+        transport = "stdio" if local else "http"
+        declared = set()
+        for key in entry.keys() & {"transport", "type"}:
+            at, expected = f"{place}.{key}", "stdio" if local else "http or sse"
+            transport = _TRANSPORTS.get(self.typed(entry[key], str, at), "")
+            declared.add(transport)
+            if not transport or (transport == "stdio") != local:
+                self.problem(at, expected, "another string")
+        if len(declared) > 1:
+            self.problem(f"{place}.type", "what 'transport' says", "something else")
+        return transport
+
+    def server(self, value: Any, place: str) -> ServerConfig | None:
+        """One entry of `mcpServers`; None where it is disabled."""
+        entry = self.entries(value, place)
+        if self.typed(entry.get("disabled", False), bool, f"{place}.disabled"):
+            inside = f"{place}."  # its variables need not be set
+            found = self.problems.items()
+            self.problems = {at: p for at, p in found if not at.startswith(inside)}
+            return None
+        transport = self.transport(entry, place)
+        readers: dict[str, Callable[[Any, str], Any]] = {"toolFilters": self.filters}
+        if transport == "stdio":
+            readers |= {"command": self.text, "args": self.texts}
+            readers |= {"env": self.text_map, "cwd": self.text}
+        else:
+            readers |= {"url": self.url, "headers": self.text_map}
+        self.warn_unknown(entry, place, *readers, "transport", "type", "disabled")
+        values = {
+            key.replace("toolFilters", "tool_filters"): read(
+                entry[key], f"{place}.{key}"
+            )
+            for key, read in readers.items()
+            if key in entry
+        }
+        return ServerConfig(transport, **values)
+
+    def toolbox(self, value: Any, place: str) -> ToolboxConfig:
+        entry = self.entries(value, place)
+        self.warn_unknown(entry, place, "description", "mcpServers")
+        at = f"{place}.mcpServers"
+        described = self.text(
+            entry.get("description", _NOTHING), f"{place}.description"
+        )
+        named = self.named(entry.get("mcpServers", _NOTHING), at)
+        servers = {name: self.server(v, _join(at, name)) for name, v in named.items()}
+        enabled = {name: s for name, s in servers.items() if s is not None}
+        if not enabled:
+            self.problem(at, "at least one server that is not disabled", "none")
+        return ToolboxConfig(described, enabled)
+
+    def toolboxes(self, data: Any) -> dict[str, ToolboxConfig]:
+        entry = self.entries(data, "")
+        self.warn_unknown(entry, "", "toolboxes", "toolMode")
+        if entry.get("toolMode") == "proxy":
             self.warnings.append("toolMode: 'proxy' is the only mode, ignored")
-        elif mode != "dynamic":
-            self.check(False, "toolMode", "no such key, or 'proxy'", _json_type(mode))
+        elif entry.get("toolMode", "dynamic") != "dynamic":
+            self.problem("toolMode", "'proxy' or no such key", "something else")
+        named = self.named(entry.get("toolboxes", _NOTHING), "toolboxes")
+        return {
+            name: self.toolbox(v, _join("toolboxes", name)) for name, v in named.items()
+        }
 
 
 _DYNAMIC_MODE = """\
 Configuration field 'toolMode' set to 'dynamic' is no longer supported.
 Dynamic mode was removed in version 0.10.0.
 Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is now implicit).
-For migration guidance, see: "Upgrading" in README.md"""  # seed: Appendix B
+For migration guidance, see: "Upgrading" in README.md"""
 
 
 def parse_config(
@@ -440,46 +413,27 @@ def parse_config(
     try:
         data = parser.expand(data, "")
     except RecursionError:
-        raise ConfigError(["configuration: expected less nesting"]) from None
-    toolboxes: dict[str, ToolboxConfig] = {}
-    if parser.is_object(data, "", ""):
-        parser.warn_unknown(data, {"toolboxes", "toolMode"}, "")
-        if parser.check("toolboxes" in data, "toolboxes", "an object", "nothing"):
-            entries = parser.names(
-                data["toolboxes"], "toolboxes", " of toolboxes by name"
-            )
-            for name, entry in entries.items():
-                toolboxes[name] = parser.toolbox(entry, f"toolboxes.{name}")
-        if "toolMode" in data:
-            parser.tool_mode(data["toolMode"])
+        raise ConfigError("configuration: expected less nesting, found more") from None
+    toolboxes = parser.toolboxes(data)
     problems = [
-        f"{at}: {line}" for at, lines in parser.problems.items() for line in lines
+        f"{at}: {text}" for at, texts in parser.problems.items() for text in texts
     ]
     if isinstance(data, dict) and data.get("toolMode") == "dynamic":
         problems += _DYNAMIC_MODE.splitlines()
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
+    values = [environ[name] for name in parser.variables & environ.keys()]
+    lines = [line for v in values if not os.path.exists(v) for line in v.splitlines()]
+    servers = [s for toolbox in toolboxes.values() for s in toolbox.servers.values()]
+    secrets = {line for line in lines if len(line) >= 8}
+    secrets |= {urlsplit(server.url).query for server in servers} - {""}
     return WorkbenchConfig(
         toolboxes,
         frozenset(parser.variables),
-        _secrets(toolboxes, parser.variables, environ),
+        tuple(sorted(secrets, key=len, reverse=True)),
         tuple(parser.warnings),
         source,
     )
-
-
-def _secrets(
-    toolboxes: Mapping[str, ToolboxConfig],
-    variables: set[str],
-    environ: Mapping[str, str],
-) -> tuple[str, ...]:
-    """The texts to mask: values of variables, line by line, and queries of URLs."""
-    values = [environ[name] for name in variables if name in environ]
-    lines = [line for v in values if not os.path.exists(v) for line in v.splitlines()]
-    secrets = {line for line in lines if len(line) >= 8}
-    servers = [s for toolbox in toolboxes.values() for s in toolbox.servers.values()]
-    secrets |= {urlsplit(server.url).query for server in servers} - {""}
-    return tuple(sorted(secrets, key=len, reverse=True))
 
 
 def load_config(path: str, environ: Mapping[str, str] = os.environ) -> WorkbenchConfig:
@@ -492,23 +446,22 @@ def load_config(path: str, environ: Mapping[str, str] = os.environ) -> Workbench
         text = Path(path).read_text(encoding="utf-8-sig")
         data = json.loads(text, object_pairs_hook=_Object)
     except OSError as error:
-        raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from None
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except json.JSONDecodeError as error:
         at = f"{path}: line {error.lineno} column {error.colno}"
-        raise ConfigError([f"{at}: expected JSON, found: {error.msg}"]) from None
+        raise ConfigError(f"{at}: expected JSON, found: {error.msg}") from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError([f"{path}: expected JSON in UTF-8, found: {error}"]) from None
+        raise ConfigError(f"{path}: expected JSON in UTF-8, found: {error}") from None
     return parse_config(data, environ, path)
 
 
 def demo_config() -> WorkbenchConfig:
     """The configuration without any file: this file's own echo/time toolbox."""
-    server = ServerConfig(
-        "stdio", sys.executable, (os.path.abspath(__file__), "--toolbox")
+    command = (sys.executable, (os.path.abspath(__file__), "--toolbox"))
+    toolbox = ToolboxConfig(
+        "Echo and time", {"toolbox": ServerConfig("stdio", *command)}
     )
-    return WorkbenchConfig(
-        {"demo": ToolboxConfig("Built-in echo and time tools", {"toolbox": server})}
-    )
+    return WorkbenchConfig({"demo": toolbox})
 
 
 def find_config(argument: str | None, environ: Mapping[str, str]) -> WorkbenchConfig:
@@ -517,9 +470,9 @@ def find_config(argument: str | None, environ: Mapping[str, str]) -> WorkbenchCo
     Raises:
         ConfigError: See `load_config`; a path that was given has to be readable.
     """
-    default = "workbench-config.json"
     path = argument or environ.get("WORKBENCH_CONFIG")
-    path = path or (default if os.path.exists(default) else None)
+    if not path and os.path.exists("workbench-config.json"):
+        path = "workbench-config.json"
     return load_config(path, environ) if path else demo_config()
 
 
@@ -550,11 +503,11 @@ class ToolError(Exception):
     """What went wrong, in one sentence for the model: a result with `isError`."""
 
 
+_RAW_RESULT: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
+_Inbox = MemoryObjectSendStream[SessionMessage | Exception]
+# What our own HTTP client puts into the `data` of the JSON-RPC errors that it makes up.
 _SESSION_GONE = "workbench: this HTTP session is gone and nothing was executed"
 _HTTP_FAILURE = "workbench: this HTTP request failed"
-_RAW_RESULT: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
-_STDERR_LINES = 10
-_STDERR_LINE_BYTES = 64 * 1024
 
 
 @dataclass(eq=False)
@@ -565,27 +518,25 @@ class _Link:
     what belongs to its successor.
     """
 
-    client: ServerSession | None
-    """The client whose request started it; its capabilities are offered to the server."""
-    session: ClientSession | None = None
-    """Set once the server answered and its tools are known."""
-    settled: anyio.Event = field(default_factory=anyio.Event)
-    """Connected or failed."""
-    gone: anyio.Event = field(default_factory=anyio.Event)
-    """It is ending: what is sent now does not reach the server any more."""
-    hangup: anyio.Event = field(default_factory=anyio.Event)
-    """Everything that it still had to say was read."""
-    changed: anyio.Event = field(default_factory=anyio.Event)
-    """The tool list changed since the last listing began."""
-    fresh: anyio.Event = field(default_factory=anyio.Event)
-    """No refresh of the tool list is due or running."""
-    stderr: deque[str] = field(default_factory=lambda: deque(maxlen=_STDERR_LINES))
-    end: str = ""
-    """How its process ended, where it did."""
-    reason: str = ""
-    """Why it did not connect."""
-    replies: MemoryObjectSendStream[SessionMessage | Exception] | None = None
-    """Where an answer made up by the HTTP client goes (SSE transport only)."""
+    client: ServerSession | None  # whose request started it: offered what that can do
+    session: ClientSession | None = None  # set once the server's tools are known
+    settled: anyio.Event = field(default_factory=anyio.Event)  # connected or failed
+    gone: anyio.Event = field(
+        default_factory=anyio.Event
+    )  # nothing reaches it any more
+    hangup: anyio.Event = field(default_factory=anyio.Event)  # and all it said was read
+    changed: anyio.Event = field(
+        default_factory=anyio.Event
+    )  # its tools did, since read
+    fresh: anyio.Event = field(
+        default_factory=anyio.Event
+    )  # no refresh is due or running
+    stderr: deque[str] = field(default_factory=lambda: deque(maxlen=10))  # last lines
+    end: str = ""  # how it ended
+    reason: str = ""  # why it did not connect
+    replies: _Inbox | None = (
+        None  # over SSE, where our HTTP client answers for the server
+    )
 
     @property
     def up(self) -> bool:
@@ -593,16 +544,17 @@ class _Link:
 
     def why(self, cause: str) -> str:
         """`cause`, with the last lines that the server wrote to stderr."""
-        if not self.stderr:
-            return cause
-        return f"{cause}; its last stderr lines: {' | '.join(self.stderr)}"
+        tail = (
+            f"; its last stderr lines: {' | '.join(self.stderr)}" if self.stderr else ""
+        )
+        return cause + tail
 
 
 class ServerConnection:
     """One downstream server: its configuration, current tools, and current link.
 
-    `name` is `toolbox/server`. `owners` is the task group that runs the task which
-    owns each link; `environment` is the one of a server process.
+    `name` is `toolbox/server`. `owners` is the task group that runs the tasks which
+    hold its links; `environment` is the one of its process.
     """
 
     def __init__(
@@ -621,7 +573,6 @@ class ServerConnection:
         self._environment = environment
         self._link = _Link(None)
         self._link.gone.set()
-        self._link.settled.set()
 
     @property
     def up(self) -> bool:
@@ -630,15 +581,20 @@ class ServerConnection:
 
     @property
     def failure(self) -> str | None:
-        """Why the last start failed; None while it is starting or up."""
-        over = self._link.settled.is_set() and not self._link.up
-        return (self._link.reason or self._link.end or "not started") if over else None
+        """Why the server is not up; None while it is up or starting."""
+        if self._link.up or not self._link.settled.is_set():
+            return None
+        return self._link.reason or self._link.end
 
     @property
     def instructions(self) -> str | None:
         """What the server tells its clients about itself."""
         session = self._link.session
         return session.instructions if session is not None else None
+
+    def has_tool(self, name: str) -> bool:
+        """Whether the server's current list has a tool of this downstream name."""
+        return any(tool["name"] == name for tool in self.tools)
 
     def start(self, client: ServerSession | None) -> None:
         """Start the server unless it is up or starting.
@@ -648,10 +604,6 @@ class ServerConnection:
         if self._link.gone.is_set():
             self._link = _Link(client)
             self._owners.start_soon(self._own, self._link)
-
-    def has_tool(self, name: str) -> bool:
-        """Whether the server's current list has a tool of this downstream name."""
-        return any(tool["name"] == name for tool in self.tools)
 
     async def settled(self) -> None:
         """Wait until the current start succeeded or failed."""
@@ -672,7 +624,7 @@ class ServerConnection:
         self.start(client)
         await self.settled()
         if self.failure is not None:
-            raise ToolError(f"server {self.name!r} failed to start: {self.failure}")
+            raise ToolError(f"server '{self.name}' failed to start: {self.failure}")
 
     async def call(
         self,
@@ -686,32 +638,37 @@ class ServerConnection:
             ToolError: The server failed to start or died, or its answer is not valid.
             MCPError: The server's own JSON-RPC error.
         """
-        for attempt in (1, 2):
-            await self.ensure_up(client)
-            link = self._link
-            try:
-                return await _call_tool(link, params, on_progress)
-            except MCPError as error:
-                # Such a call reached no session, so that it may go to a fresh one.
-                if error.data != _SESSION_GONE or attempt == 2:
-                    raise self._call_failure(link, error) from None
-            except ValidationError as error:
-                raise ToolError(
-                    f"server {self.name!r} answered with something that is not valid MCP: "
-                    f"{_first_error(error)}"
-                ) from None
-        raise AssertionError("unreachable")
+        was_up = self.up
+        await self.ensure_up(client)
+        link = self._link
+        # Not the SDK's own `call_tool`: it checks the result, and may list tools first.
+        request = types.Request[dict[str, Any], str](method="tools/call", params=params)
+        try:
+            result: dict[str, Any] = await cast(
+                ClientSession, link.session
+            ).send_request(request, _RAW_RESULT, progress_callback=on_progress)
+        except ValidationError as error:
+            text = (
+                f"answered with something that is not valid MCP: {_first_error(error)}"
+            )
+            raise ToolError(f"server '{self.name}' {text}") from None
+        except MCPError as error:
+            if error.data == _SESSION_GONE and was_up:
+                return await self.call(
+                    client, params, on_progress
+                )  # to a fresh session
+            raise self._call_failure(link, error) from None
+        return result
 
     def _call_failure(self, link: _Link, error: MCPError) -> Exception:
         """What to tell of a call that ended in `error`: the server's own, or ours."""
-        if error.data in (_SESSION_GONE, _HTTP_FAILURE):
-            return ToolError(f"server {self.name!r}: {error.message}")
+        if error.data in (_HTTP_FAILURE, _SESSION_GONE):
+            return ToolError(f"server '{self.name}': {error.message}")
         if not link.gone.is_set():
             return error
-        end = link.why(link.end or "closed the connection")
         return ToolError(
-            f"server {self.name!r} {end}; the call may have taken effect and was not "
-            "repeated, the next one starts the server again"
+            f"server '{self.name}' {link.why(link.end)}; the call may have taken effect "
+            "and was not repeated, the next one starts the server again"
         )
 
     async def set_log_level(self, level: types.LoggingLevel) -> None:
@@ -727,7 +684,7 @@ class ServerConnection:
                 await session.send_request(request, types.EmptyResult)
 
     async def roots_changed(self) -> None:
-        """Tell a server that was offered roots that the client's have changed."""
+        """Tell the server that the client's roots have changed."""
         session = self._link.session
         if session is not None and self._link.up and not _is_modern(session):
             await session.send_notification(types.RootsListChangedNotification())
@@ -737,64 +694,59 @@ class ServerConnection:
         started = anyio.current_time()
         try:
             with anyio.fail_after(CONNECT_TIMEOUT) as scope:
+                transport = self._transport(link)
                 async with (
-                    self._transport(link) as (read, write),
-                    self._session(link, _Watched(read, link), write) as session,
+                    transport as (read, write),
+                    self._session(link, read, write) as session,
                 ):
                     await _negotiate(session, link.client)
                     self.tools = await self._list_tools(session)
-                    scope.deadline = (
-                        math.inf
-                    )  # connected: it may live as long as it likes
+                    scope.deadline = math.inf  # it may live as long as it likes
                     link.session = session
                     self.connect_seconds = anyio.current_time() - started
                     link.settled.set()
-                    log.info("%s: connected, %d tools", self.name, len(self.tools))
                     await self._follow(link, session)
         except Exception as error:  # must not take the other connections with it
             link.reason = link.why(link.end or self._cause(error))
             log.warning("%s: %s", self.name, link.reason, exc_info=True)
         finally:
-            self.connect_seconds = anyio.current_time() - started
             link.gone.set()
             link.settled.set()
 
-    def _transport(
-        self, link: _Link
-    ) -> contextlib.AbstractAsyncContextManager[tuple[Any, Any]]:
+    def _transport(self, link: _Link) -> AbstractAsyncContextManager[tuple[Any, Any]]:
         if self.config.transport == "stdio":
             return _process_transport(self.name, self.config, self._environment, link)
         return _http_transport(self.config, link)
 
     def _session(self, link: _Link, read: Any, write: Any) -> ClientSession:
-        offered = link.client.client_capabilities if link.client is not None else None
-        offered = offered or types.ClientCapabilities()
-        relay = functools.partial
+        capabilities = link.client.client_capabilities if link.client else None
+        offered = capabilities or types.ClientCapabilities()
+        bind = functools.partial
         return ClientSession(
             read,
             write,
             client_info=types.Implementation(name="mcp-workbench", version=__version__),
-            message_handler=relay(self._on_message, link),
-            logging_callback=relay(self._on_log, link),
-            sampling_callback=relay(_sample, link) if offered.sampling else None,
+            message_handler=bind(self._on_message, link),
+            logging_callback=bind(self._on_log, link),
+            sampling_callback=bind(_sample, link) if offered.sampling else None,
             sampling_capabilities=offered.sampling,
-            elicitation_callback=relay(_elicit, link) if offered.elicitation else None,
-            list_roots_callback=relay(_list_roots, link) if offered.roots else None,
+            elicitation_callback=bind(_elicit, link) if offered.elicitation else None,
+            list_roots_callback=bind(_list_roots, link) if offered.roots else None,
         )
 
     def _cause(self, error: BaseException) -> str:
         """One readable line for why a server did not start."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        where = f"{self.config.shown_url}: " if self.config.url else ""
-        if isinstance(error, ValidationError):
-            return f"{where}its answer is not valid MCP: {_first_error(error)}"
-        if isinstance(error, TimeoutError):
-            return f"{where}no answer within {CONNECT_TIMEOUT:g} seconds"
-        if isinstance(error, OSError) and error.strerror:
-            return f"{where}cannot start {error.filename!r}: {error.strerror}"
         text = " ".join(str(error).split()) or type(error).__name__
-        return text if self.config.shown_url in text else where + text
+        if isinstance(error, ValidationError):
+            text = f"its answer is not valid MCP: {_first_error(error)}"
+        elif isinstance(error, TimeoutError):
+            text = f"no answer within {CONNECT_TIMEOUT:g} seconds"
+        elif isinstance(error, OSError) and error.strerror:
+            text = f"cannot start {error.filename!r}: {error.strerror}"
+        url = self.config.shown_url
+        return text if url in text else f"{url}: {text}"
 
     async def _list_tools(self, session: ClientSession) -> list[dict[str, Any]]:
         """All pages of the server's tools that the filters let through."""
@@ -808,13 +760,14 @@ class ServerConnection:
             except MCPError as error:
                 if error.code != types.METHOD_NOT_FOUND:
                     raise
-                break
+                break  # it has no tools
             tools += page["tools"]
             cursor = page.get("nextCursor") or None
         return [tool for tool in tools if self.config.allows(tool["name"])]
 
     async def _follow(self, link: _Link, session: ClientSession) -> None:
         """Keep the tool list current until the server hangs up."""
+        log.info("%s: connected, %d tools", self.name, len(self.tools))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._refresh, link, session)
             if _announces_tool_changes(session):
@@ -825,7 +778,7 @@ class ServerConnection:
                 await self.set_log_level(self.log_level)
             await link.hangup.wait()
             tasks.cancel_scope.cancel()
-        log.info("%s %s", self.name, link.end or "closed the connection")
+        log.info("%s %s", self.name, link.end)
 
     async def _refresh(self, link: _Link, session: ClientSession) -> None:
         """List the tools again after each change, one listing at a time.
@@ -854,7 +807,7 @@ class ServerConnection:
         while True:
             try:
                 async with listen(session, tools_list_changed=True) as subscription:
-                    self._tools_changed(link)  # what changed before it was open
+                    self._tools_changed(link)  # for what changed before it was open
                     async for _ in subscription:
                         pass  # each event reaches `_on_message` as well
             except (MCPError, SubscriptionLost) as error:
@@ -862,19 +815,21 @@ class ServerConnection:
             await anyio.sleep(RELISTEN_DELAY)
 
     def _tools_changed(self, link: _Link) -> None:
-        if not link.fresh.is_set():
-            log.debug(
-                "Skipping duplicate discovery - already in progress for: %s", self.name
-            )
-        else:
+        if link.fresh.is_set():
             link.fresh = anyio.Event()
+        else:
+            skipped = "Skipping duplicate discovery - already in progress for: %s"
+            log.debug(skipped, self.name)
         link.changed.set()
 
     async def _on_message(self, link: _Link, message: IncomingMessage) -> None:
-        if isinstance(message, types.ToolListChangedNotification):
-            log.info(
-                "Received tools/list_changed notification from server: %s", self.name
-            )
+        if isinstance(message, anyio.EndOfStream):
+            link.hangup.set()
+        elif isinstance(message, types.ElicitCompleteNotification) and link.client:
+            await link.client.send_notification(message)
+        elif isinstance(message, types.ToolListChangedNotification):
+            received = "Received tools/list_changed notification from server: %s"
+            log.info(received, self.name)
             if link.session is not None and not _announces_tool_changes(link.session):
                 log.warning(
                     "Received tools notification from server without listChanged "
@@ -882,20 +837,17 @@ class ServerConnection:
                     self.name,
                 )
             self._tools_changed(link)
-        elif isinstance(message, types.ElicitCompleteNotification) and link.client:
-            await link.client.send_notification(message)
 
     async def _on_log(
         self, link: _Link, params: types.LoggingMessageNotificationParams
     ) -> None:
         log.debug("[%s] %s: %s", self.name, params.level, params.data)
-        levels = get_args(types.LoggingLevel)
-        wanted = self.log_level or levels[0]
         if link.client is None or _is_modern(link.client):
             return  # a 2026-07-28 client opts in request by request
-        if levels.index(params.level) >= levels.index(wanted):
-            notification = types.LoggingMessageNotification(params=params)
-            await link.client.send_notification(notification)
+        levels = get_args(types.LoggingLevel)
+        if levels.index(params.level) >= levels.index(self.log_level or levels[0]):
+            message = types.LoggingMessageNotification(params=params)
+            await link.client.send_notification(message)
 
 
 def _is_modern(session: ClientSession | ServerSession) -> bool:
@@ -926,9 +878,9 @@ def _diff(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> str:
 async def _negotiate(session: ClientSession, client: ServerSession | None) -> None:
     """Agree on a protocol era with a server: the client's own, where it has a choice.
 
-    A server that speaks both eras can only ask an older client for sampling,
-    elicitation and roots, or send it logs, in the older one. The last `discover` is for
-    a server whose slow start let the first one time out before it was read.
+    A server that speaks both eras can ask an older client for sampling, elicitation and
+    roots, and send it logs, in the older one alone. The last `discover` is for a server
+    whose slow start let the first one time out before it was read.
     """
     steps = [session.discover, session.initialize, session.discover]
     if client is not None and not _is_modern(client):
@@ -950,23 +902,8 @@ async def _list_page(session: ClientSession, cursor: str | None) -> dict[str, An
         # The SDK needs to see this listing: it mirrors arguments into HTTP headers.
         page = await session.list_tools(params=params)
         return page.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return await session.send_request(
-        types.ListToolsRequest(params=params), _RAW_RESULT
-    )
-
-
-async def _call_tool(
-    link: _Link,
-    params: dict[str, Any],
-    on_progress: ProgressFnT | None,
-) -> dict[str, Any]:
-    """`tools/call` without what the SDK's own does: check the result, list tools first."""
-    if link.session is None:
-        raise MCPError(types.CONNECTION_CLOSED, "Connection closed")
-    request = types.Request[dict[str, Any], str](method="tools/call", params=params)
-    return await link.session.send_request(
-        request, _RAW_RESULT, progress_callback=on_progress
-    )
+    request = types.ListToolsRequest(params=params)
+    return cast(dict[str, Any], await session.send_request(request, _RAW_RESULT))
 
 
 async def _ask_client(
@@ -976,9 +913,8 @@ async def _ask_client(
 
     Where the client's era has no such requests, the error comes at once.
     """
-    assert link.client is not None, "nothing is offered to a server without a client"
     try:
-        return await link.client.send_request(request, result_type)
+        return await cast(ServerSession, link.client).send_request(request, result_type)
     except MCPError as error:
         return error.error
     except ValidationError as error:
@@ -1000,8 +936,8 @@ async def _list_roots(link: _Link, _: ClientRequestContext) -> Any:
 async def _elicit(
     link: _Link, _: ClientRequestContext, params: types.ElicitRequestParams
 ) -> Any:
-    capabilities = link.client.client_capabilities if link.client is not None else None
-    modes = capabilities.elicitation if capabilities is not None else None
+    capabilities = cast(ServerSession, link.client).client_capabilities
+    modes = cast(types.ClientCapabilities, capabilities).elicitation
     url = modes is not None and modes.url is not None
     form = modes is not None and (modes.form is not None or not url)
     if not (url if params.mode == "url" else form):
@@ -1012,50 +948,24 @@ async def _elicit(
     )
 
 
-class _Watched:
-    """A transport's read stream that tells its link when it ends.
+def _end(link: _Link, inbox: _Inbox, how: str) -> None:
+    """Close a link's read stream, after everything that is in it.
 
-    Nothing else reports that an idle server has hung up.
+    A call that fails from here on has met the end of its server, and the session must
+    not be left before the answers that did arrive are read: hence the last message.
     """
-
-    def __init__(self, stream: Any, link: _Link) -> None:
-        self._stream = stream
-        self._link = link
-
-    @property
-    def last_context(self) -> Any:
-        return getattr(self._stream, "last_context", None)
-
-    def __aiter__(self) -> _Watched:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return cast(SessionMessage, await self._stream.__anext__())
-        except BaseException:  # the end, an error, or the session's own cancellation
-            self._link.gone.set()
-            self._link.hangup.set()
-            raise
-
-    async def receive(self) -> SessionMessage | Exception:
-        return await self.__anext__()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
+    link.end = link.end or how
+    link.gone.set()
+    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+        inbox.send_nowait(anyio.EndOfStream())
+    inbox.close()
 
 
 class _LineSplitter:
-    """Cuts chunks of bytes into lines.
+    """Cuts chunks of bytes into lines, and a line at `limit` bytes.
 
     The parts of an unfinished line are kept apart: a line of 20 MB arrives in hundreds
-    of chunks, and joining it anew for each would cost the square of its length. A line
-    is cut at `limit` bytes.
+    of chunks, and joining it anew for each would cost the square of its length.
     """
 
     def __init__(self, limit: float = math.inf) -> None:
@@ -1064,69 +974,62 @@ class _LineSplitter:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that this chunk completes."""
+        self._parts.append(chunk)
         self._room -= len(chunk)
         if b"\n" not in chunk and self._room > 0:
-            self._parts.append(chunk)
             return []
-        *lines, rest = (b"".join(self._parts) + chunk).split(b"\n")
+        *lines, rest = b"".join(self._parts).split(b"\n")
+        if len(rest) >= self._limit:
+            lines, rest = [*lines, rest], b""
         self._parts, self._room = [rest], self._limit - len(rest)
-        if self._room <= 0:
-            lines += self._parts
-            self._parts, self._room = [], self._limit
-        return lines
+        return [line for line in lines if line.strip()]
 
 
-# The SDK's `stdio_client` does not fit: it learns of a server's end by the end of its
-# stdout, which a child of the server may hold open for ever; it leaves such a child
-# running when the server itself exits; and it tells neither exit status nor process.
 class _ServerProcess(asyncio.SubprocessProtocol):
     """A server process: its stdout as messages, its stderr as log lines, its end.
 
-    It is the write stream of the transport as well.
+    It is the write stream of the transport as well. The SDK's `stdio_client` does not
+    fit: it takes the end of stdout for the end of the server, which a child may hold
+    open for ever, leaves such a child running, and tells neither status nor process.
     """
 
     def __init__(self, name: str, link: _Link) -> None:
-        self.exited = anyio.Event()
         self._name = name
         self._link = link
-        self._splitters = {1: _LineSplitter(), 2: _LineSplitter(_STDERR_LINE_BYTES)}
-        streams = anyio.create_memory_object_stream[SessionMessage | Exception](
-            math.inf
-        )
-        self._send, self.messages = streams
+        self._exited = anyio.Event()
+        self._splitters = {1: _LineSplitter(), 2: _LineSplitter(limit=65536)}
+        self._inbox, self.messages = anyio.create_memory_object_stream[
+            SessionMessage | Exception
+        ](math.inf)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.SubprocessTransport, transport)
+        stdin = self._transport.get_pipe_transport(0)
+        self._stdin = cast(asyncio.WriteTransport, stdin)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         for line in self._splitters[fd].feed(data):
-            if fd == 1:
-                self._read_message(line)
+            if fd == 2:
+                text = line.decode(errors="replace").rstrip()
+                self._link.stderr.append(text)
+                log.info("[%s] %s", self._name, text)
             else:
-                self._read_stderr(line)
+                self._receive(line)
 
-    def _read_message(self, line: bytes) -> None:
-        if not line.strip():
-            return
+    def _receive(self, line: bytes) -> None:
         try:
             message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
             log.warning("%s: not an MCP message on stdout: %.200r", self._name, line)
             return
-        with suppress(anyio.BrokenResourceError):  # the session has been left already
-            self._send.send_nowait(SessionMessage(message))
-
-    def _read_stderr(self, line: bytes) -> None:
-        text = line.decode(errors="replace").rstrip()
-        if text:
-            self._link.stderr.append(text)
-            log.info("[%s] %s", self._name, text)
+        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self._inbox.send_nowait(SessionMessage(message))
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         self._ending()
 
     def process_exited(self) -> None:
-        self.exited.set()
+        self._exited.set()
         self._ending()
 
     def _ending(self) -> None:
@@ -1139,37 +1042,28 @@ class _ServerProcess(asyncio.SubprocessProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """All pipes are closed and the process has exited, or its time is up."""
-        self._link.gone.set()
-        self._link.end = self._link.end or self._describe_end()
-        self._send.close()
-
-    def _describe_end(self) -> str:
         status = self._transport.get_returncode()
-        if status is None:
-            return "closed its stdin or stdout"
-        if status < 0:
-            return f"was killed by {signal.Signals(-status).name}"
-        return f"exited with status {status}"
+        how = "closed its stdin or stdout"
+        if status is not None:
+            how = f"exited with status {status}"
+            if status < 0:
+                how = f"was killed by {signal.Signals(-status).name}"
+        _end(self._link, self._inbox, how)
 
     async def send(self, message: SessionMessage) -> None:
-        pipe = self._stdin
-        if pipe.is_closing():
+        if self._stdin.is_closing():
             raise anyio.BrokenResourceError
         text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-        pipe.write(text.encode() + b"\n")
+        self._stdin.write(text.encode() + b"\n")
 
     async def aclose(self) -> None:
         self._stdin.close()
-
-    @property
-    def _stdin(self) -> asyncio.WriteTransport:
-        return cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
+        self._stdin.close()
 
     async def stop(self) -> None:
         """Close its stdin, then SIGTERM, then SIGKILL; its children go with it.
@@ -1177,17 +1071,17 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
         self._stdin.close()
-        await self._exits_within(EXIT_GRACE)
-        if not self.exited.is_set():
+        if not await self._exits():
             self._signal("SIGTERM")
-            await self._exits_within(EXIT_GRACE)
-        self._signal("SIGKILL")  # also for children that outlived the server
-        await self._exits_within(EXIT_GRACE)
+            await self._exits()
+        self._signal("SIGKILL")  # also to children that outlived it
+        await self._exits()
         self._transport.close()
 
-    async def _exits_within(self, seconds: float) -> None:
-        with anyio.move_on_after(seconds):
-            await self.exited.wait()
+    async def _exits(self) -> bool:
+        with anyio.move_on_after(EXIT_GRACE):
+            await self._exited.wait()
+        return self._exited.is_set()
 
     def _signal(self, name: str) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -1227,63 +1121,64 @@ class _HttpClient(httpx2.AsyncClient):
     """Turns what goes wrong with one request into the JSON-RPC error of that request.
 
     An exception would end the SDK's transport, and with it every other call in flight
-    on the same server; a bare error status would not be named.
+    on the same server; an error status would not be named.
     """
 
     link: _Link
     shown_url: str
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        if request.method == "DELETE":  # end the session, at shutdown too, but briefly
+        if request.method == "DELETE":  # it ends the session, at our own shutdown too
             with anyio.move_on_after(1, shield=True):
                 return await super().send(request, **options)
             return httpx2.Response(202, request=request)
         try:
             response = await super().send(request, **options)
-            if "text/event-stream" not in response.headers.get("content-type", ""):
+            if "event-stream" not in response.headers.get("content-type", ""):
                 await response.aread()
         except httpx2.RequestError as error:
             if request.method != "POST":
                 raise
-            failure = " ".join(str(error).split()) or type(error).__name__
-            return await self._refuse(request, f"{self.shown_url}: {failure}")
+            text = " ".join(str(error).split()) or type(error).__name__
+            return self._refuse(request, f"{self.shown_url}: {text}", _HTTP_FAILURE)
         if response.status_code < 400:
             return response
-        return await self._report(request, response)
+        await response.aread()
+        return self._report(request, response)
 
-    async def _report(
+    def _report(
         self, request: httpx2.Request, response: httpx2.Response
     ) -> httpx2.Response:
-        """An error status as an error that says it, and what to look at."""
-        await response.aread()
+        """An error status as an error that names it, and what to look at."""
         status = response.status_code
         gone = status == 404 or (status == 400 and "session" in response.text.lower())
         if gone and "mcp-session-id" in request.headers:
+            self.link.end = "ended the session"
             self.link.gone.set()
             self.link.hangup.set()
-            return await self._refuse(request, "the session is gone", _SESSION_GONE)
-        if _is_jsonrpc_error(response) and self.link.replies is None:
+            return self._refuse(request, "the session is gone", _SESSION_GONE)
+        if self.link.replies is None and _is_jsonrpc_error(response):
             return response
         hint = ": check 'headers' in the configuration" if status in (401, 403) else ""
         failure = f"{self.shown_url}: HTTP {status} {response.reason_phrase}{hint}"
         if request.method != "POST":
             raise ToolError(failure)
-        return await self._refuse(request, failure)
+        return self._refuse(request, failure, _HTTP_FAILURE)
 
-    async def _refuse(
-        self, request: httpx2.Request, message: str, data: str = _HTTP_FAILURE
+    def _refuse(
+        self, request: httpx2.Request, message: str, data: str
     ) -> httpx2.Response:
         """Answer a POST with a JSON-RPC error, which over SSE goes to the stream."""
-        body = json.loads(request.content) if request.method == "POST" else {}
+        body = json.loads(request.content or b"{}")
         if "method" not in body or "id" not in body:
             return httpx2.Response(202, request=request)
         error = types.ErrorData(code=types.INTERNAL_ERROR, message=message, data=data)
         reply = types.JSONRPCError(jsonrpc="2.0", id=body["id"], error=error)
-        if self.link.replies is not None:
-            await self.link.replies.send(SessionMessage(reply))
-            return httpx2.Response(202, request=request)
-        content = reply.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return httpx2.Response(400, json=content, request=request)
+        if self.link.replies is None:
+            content = reply.model_dump(mode="json", by_alias=True, exclude_none=True)
+            return httpx2.Response(400, json=content, request=request)
+        self.link.replies.send_nowait(SessionMessage(reply))
+        return httpx2.Response(202, request=request)
 
 
 def _is_jsonrpc_error(response: httpx2.Response) -> bool:
@@ -1309,29 +1204,34 @@ async def _http_transport(
         http.link, http.shown_url = link, config.shown_url
         return http
 
-    if config.transport == "http":
-        async with (
-            client() as http,
-            streamable_http_client(
-                config.url, http_client=http, max_sse_event_size=None
-            ) as streams,
-        ):
-            yield streams
-        return
-    link.replies, messages = anyio.create_memory_object_stream[Any](math.inf)
-    async with (
-        sse_client(config.url, httpx_client_factory=client) as (read, write),
-        anyio.create_task_group() as tasks,
-    ):
-        tasks.start_soon(_pump, read, link.replies)
+    inbox, messages = anyio.create_memory_object_stream[Any](math.inf)
+    if config.transport == "sse":
+        link.replies = inbox
+        transport = sse_client(config.url, httpx_client_factory=client)
+    else:
+        transport = _streamable_http_transport(config.url, client())
+    async with transport as (read, write), anyio.create_task_group() as tasks:
+        tasks.start_soon(_pump, link, read, inbox)
         yield messages, write
         tasks.cancel_scope.cancel()
 
 
-async def _pump(read: Any, send: MemoryObjectSendStream[Any]) -> None:
-    async with send:
+@asynccontextmanager
+async def _streamable_http_transport(
+    url: str, client: _HttpClient
+) -> AsyncIterator[tuple[Any, Any]]:
+    async with client:  # which the SDK leaves to whoever made it
+        options: dict[str, Any] = {"http_client": client, "max_sse_event_size": None}
+        async with streamable_http_client(url, **options) as streams:
+            yield streams
+
+
+async def _pump(link: _Link, read: Any, inbox: _Inbox) -> None:
+    try:
         async for message in read:
-            await send.send(message)
+            await inbox.send(message)
+    finally:
+        _end(link, inbox, "closed the connection")
 
 
 # === Workbench ========================================================================
@@ -1347,57 +1247,75 @@ class OpenedToolbox:
 
     def tools(self) -> list[dict[str, Any]]:
         """The tools of all servers that are up, as `open_toolbox` shows them."""
-        return [
-            self._shown(server, tool)
-            for server, connection in self.connections.items()
-            if connection.up
-            for tool in connection.tools
-        ]
+        servers = self.connections.items()
+        return [self._shown(name, t) for name, c in servers if c.up for t in c.tools]
 
     def _shown(self, server: str, tool: Mapping[str, Any]) -> dict[str, Any]:
         source = f"{self.name}/{server}"
-        description = tool.get("description")
+        described = tool.get("description")
         origin = {"source_server": server, "toolbox_name": self.name}
-        meta = {**(tool.get("_meta") or {}), **origin, "original_name": tool["name"]}
-        return {
+        shown = {
             "name": full_tool_name(self.name, server, tool["name"]),
-            "description": f"[{source}] {description}"
-            if description
+            "description": f"[{source}] {described}"
+            if described
             else f"Tool from {source}",
             **origin,
-            **{k: v for k, v in tool.items() if k not in _REPLACED_FIELDS},
-            "_meta": meta,
         }
+        shown |= {k: v for k, v in tool.items() if k not in shown and k != "icons"}
+        meta = {**origin, "original_name": tool["name"]}
+        return {**shown, "_meta": {**(tool.get("_meta") or {}), **meta}}
 
     def answer(self) -> dict[str, Any]:
         """The result of `open_toolbox` (seed: Open Toolbox Response Format)."""
         servers = self.connections.items()
-        optional = {
-            "servers_failed": {
-                n: c.failure for n, c in servers if c.failure is not None
-            },
-            "servers_connecting": [
-                n for n, c in servers if not c.up and c.failure is None
-            ],
-            "instructions": {n: c.instructions for n, c in servers if c.instructions},
-        }
+        failures = {name: c.failure for name, c in servers if c.failure is not None}
+        connecting = [n for n, c in servers if not c.up and n not in failures]
+        told = {name: c.instructions for name, c in servers if c.up and c.instructions}
         return {
             "toolbox": self.name,
             "description": self.config.description,
             "servers_connected": sum(c.up for _, c in servers),
-            **{key: value for key, value in optional.items() if value},
+            **({"servers_failed": failures} if failures else {}),
+            **({"servers_connecting": connecting} if connecting else {}),
+            **({"instructions": told} if told else {}),
             "tools": self.tools(),
         }
 
+    async def settle(self, on_progress: ProgressFnT | None) -> None:
+        """Wait as `open_toolbox` promises, and report each server that settles."""
+        send, settled = anyio.create_memory_object_stream[str](math.inf)
+        deadline = anyio.current_time() + OPEN_TIMEOUT
 
-_REPLACED_FIELDS = {"name", "description", "icons", "_meta"}
+        async def wait(server: str) -> None:
+            await self.connections[server].settled()
+            send.send_nowait(server)
+
+        with send, settled:
+            async with anyio.create_task_group() as tasks:
+                for server in self.connections:
+                    tasks.start_soon(wait, server)
+                for count in range(len(self.connections)):
+                    server = await settled.receive()
+                    if self.connections[server].up:  # from now on it may be too late
+                        tasks.cancel_scope.deadline = deadline
+                    if on_progress is not None:
+                        await on_progress(count + 1, len(self.connections), server)
+        async with anyio.create_task_group() as tasks:
+            for connection in self.connections.values():
+                tasks.start_soon(connection.refreshed)
+
+    def suggest(self, tool_name: str) -> str:
+        """A question after the tools whose full names come close to this one."""
+        names = [tool["name"] for tool in self.tools()]
+        close = difflib.get_close_matches(tool_name, names, cutoff=0.5)
+        return f". Did you mean {' or '.join(close)}?" if close else ""
 
 
 class Workbench:
     """The state of one running workbench: its configuration and its open toolboxes.
 
-    `owners` is the task group that runs the servers' owner tasks; cancelling it closes
-    every toolbox.
+    `owners` is the task group that runs the tasks which hold the servers; cancelling it
+    closes every toolbox.
     """
 
     def __init__(self, config: WorkbenchConfig, owners: anyio.abc.TaskGroup) -> None:
@@ -1405,6 +1323,36 @@ class Workbench:
         self.open_toolboxes: dict[str, OpenedToolbox] = {}
         self.log_level: types.LoggingLevel | None = None
         self._owners = owners
+
+    def connections(self) -> list[ServerConnection]:
+        """The connections of all open toolboxes."""
+        toolboxes = self.open_toolboxes.values()
+        return [c for toolbox in toolboxes for c in toolbox.connections.values()]
+
+    def prepare(self, name: str) -> OpenedToolbox:
+        """The open toolbox of this name, opened now if need be; it starts no server.
+
+        Raises:
+            ToolError: There is no such toolbox.
+        """
+        if name not in self.config.toolboxes:
+            names = ", ".join(self.config.toolboxes) or "none"
+            raise ToolError(f"Toolbox '{name}' not found. Available toolboxes: {names}")
+        if name not in self.open_toolboxes:
+            config = self.config.toolboxes[name]
+            connections = {s: self._connection(name, s) for s in config.servers}
+            self.open_toolboxes[name] = OpenedToolbox(name, config, connections)
+        return self.open_toolboxes[name]
+
+    def _connection(self, toolbox: str, server: str) -> ServerConnection:
+        config = self.config.toolboxes[toolbox].servers[server]
+        withheld = self.config.variables
+        shared = {k: v for k, v in os.environ.items() if k not in withheld}
+        environment = {**shared, **get_default_environment(), **config.env}
+        name = f"{toolbox}/{server}"
+        connection = ServerConnection(name, config, self._owners, environment)
+        connection.log_level = self.log_level
+        return connection
 
     async def open_toolbox(
         self,
@@ -1415,7 +1363,7 @@ class Workbench:
         """Start what is not up of a toolbox's servers; its state and its tools.
 
         Answers when every server has settled, after `OPEN_TIMEOUT` if one is up by
-        then, or when the first one is up after that; `on_progress` gets the number of
+        then, or when the first one is up after that. `on_progress` gets the number of
         settled servers, of all servers, and the name of the one that settled.
 
         Raises:
@@ -1424,61 +1372,15 @@ class Workbench:
         toolbox = self.prepare(name)
         for connection in toolbox.connections.values():
             connection.start(client)
-        await _wait_for_servers(toolbox, on_progress)
-        async with anyio.create_task_group() as tasks:
-            for connection in toolbox.connections.values():
-                tasks.start_soon(connection.refreshed)
+        await toolbox.settle(on_progress)
         answer = toolbox.answer()
         failed = answer.get("servers_failed", {})
-        if len(failed) == len(toolbox.connections):
-            if self.open_toolboxes.get(name) is toolbox:
-                del self.open_toolboxes[name]
-            reasons = "; ".join(f"{server}: {why}" for server, why in failed.items())
-            raise ToolError(f"Toolbox '{name}' has no server that starts. {reasons}")
-        return answer
-
-    def start_all(self) -> list[ServerConnection]:
-        """Start every server of every toolbox; their connections, in order."""
-        for name in self.config.toolboxes:
-            self.prepare(name)
-        connections = self._connections()
-        for connection in connections:
-            connection.start(None)
-        return connections
-
-    def prepare(self, name: str) -> OpenedToolbox:
-        """The open toolbox of this name, opened now if need be; its servers start later.
-
-        Raises:
-            ToolError: There is no such toolbox.
-        """
-        if name not in self.open_toolboxes:
-            config = self._configured(name)
-            self.open_toolboxes[name] = OpenedToolbox(
-                name,
-                config,
-                {server: self._connection(name, server) for server in config.servers},
-            )
-        return self.open_toolboxes[name]
-
-    def _configured(self, name: str) -> ToolboxConfig:
-        if name not in self.config.toolboxes:
-            names = ", ".join(self.config.toolboxes) or "none"
-            raise ToolError(f"Toolbox '{name}' not found. Available toolboxes: {names}")
-        return self.config.toolboxes[name]
-
-    def _connection(self, toolbox: str, server: str) -> ServerConnection:
-        config = self.config.toolboxes[toolbox].servers[server]
-        inherited = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in self.config.variables
-        }
-        environment = {**inherited, **get_default_environment(), **config.env}
-        name = f"{toolbox}/{server}"
-        connection = ServerConnection(name, config, self._owners, environment)
-        connection.log_level = self.log_level
-        return connection
+        if len(failed) < len(toolbox.connections):
+            return answer
+        if self.open_toolboxes.get(name) is toolbox:
+            del self.open_toolboxes[name]
+        reasons = "; ".join(f"{server}: {why}" for server, why in failed.items())
+        raise ToolError(f"Toolbox '{name}' could not be opened. {reasons}")
 
     async def use_tool(
         self,
@@ -1496,57 +1398,49 @@ class Workbench:
             ToolError: There is no such tool, or its server failed.
             MCPError: The server's own JSON-RPC error.
         """
-        connection, tool = await self._route(toolbox_name, tool_name, client)
-        return await connection.call(client, {"name": tool, **params}, on_progress)
-
-    async def _route(
-        self, toolbox_name: str, tool_name: str, client: ServerSession | None
-    ) -> tuple[ServerConnection, str]:
-        """The connection and the downstream name that a full tool name stands for."""
-        self._configured(toolbox_name)
-        toolbox = self.open_toolboxes.get(toolbox_name)
-        if toolbox is None:
+        if (
+            toolbox_name in self.config.toolboxes
+            and toolbox_name not in self.open_toolboxes
+        ):
             raise ToolError(
                 f"Toolbox '{toolbox_name}' is not currently open. "
                 "Please open it first with open_toolbox."
             )
-        try:
-            prefix, server, tool = split_tool_name(tool_name)
-        except ValueError:
-            form = "the tool name is not of the form {toolbox}__{server}__{tool}"
-            raise ToolError(form + _suggest(tool_name, toolbox)) from None
-        if prefix != toolbox_name:
-            raise ToolError(
-                f"the tool name starts with '{prefix}', which is not this toolbox: "
-                f"pass toolbox_name '{prefix}' or another tool"
-            )
-        connection = toolbox.connections.get(server)
-        if connection is None:
-            servers = ", ".join(toolbox.connections)
-            raise ToolError(f"no server '{server}' in it. Its servers: {servers}")
+        toolbox = self.prepare(toolbox_name)
+        connection, tool = self._route(toolbox, tool_name)
         await connection.ensure_up(client)
         if not connection.has_tool(tool):
             await connection.refreshed()
         if not connection.has_tool(tool):
-            unknown = f"server '{server}' has no tool '{tool}'"
-            raise ToolError(unknown + _suggest(tool_name, toolbox))
-        return connection, tool
+            unknown = f"server '{connection.name}' has no tool '{tool}'"
+            raise ToolError(unknown + toolbox.suggest(tool_name))
+        return await connection.call(client, {"name": tool, **params}, on_progress)
+
+    def _route(
+        self, toolbox: OpenedToolbox, tool_name: str
+    ) -> tuple[ServerConnection, str]:
+        """The connection and the downstream name that a full tool name stands for."""
+        try:
+            prefix, server, tool = split_tool_name(tool_name)
+        except ValueError:
+            form = "the name is not of the form {toolbox}__{server}__{tool}"
+            raise ToolError(form + toolbox.suggest(tool_name)) from None
+        if prefix != toolbox.name:
+            raise ToolError(
+                f"the name starts with '{prefix}', which is not this toolbox: pass "
+                f"toolbox_name '{prefix}', or a tool of this one"
+            )
+        if server not in toolbox.connections:
+            servers = ", ".join(toolbox.connections)
+            raise ToolError(f"it has no server '{server}'. Its servers: {servers}")
+        return toolbox.connections[server], tool
 
     async def set_log_level(self, level: types.LoggingLevel) -> None:
         """Set the level of log messages that the client wants, on every server."""
         self.log_level = level
         async with anyio.create_task_group() as tasks:
-            for connection in self._connections():
+            for connection in self.connections():
                 tasks.start_soon(connection.set_log_level, level)
-
-    async def roots_changed(self) -> None:
-        """Tell every server that was offered roots that they changed."""
-        for connection in self._connections():
-            await connection.roots_changed()
-
-    def _connections(self) -> list[ServerConnection]:
-        toolboxes = self.open_toolboxes.values()
-        return [c for toolbox in toolboxes for c in toolbox.connections.values()]
 
 
 @asynccontextmanager
@@ -1559,41 +1453,9 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
             owners.cancel_scope.cancel()
 
 
-async def _wait_for_servers(
-    toolbox: OpenedToolbox,
-    on_progress: ProgressFnT | None,
-) -> None:
-    """Wait as `open_toolbox` promises, and report each server that settles."""
-    send, settled = anyio.create_memory_object_stream[str](math.inf)
-    deadline = anyio.current_time() + OPEN_TIMEOUT
-
-    async def wait(server: str, connection: ServerConnection) -> None:
-        await connection.settled()
-        send.send_nowait(server)
-
-    total = len(toolbox.connections)
-    with send, settled:
-        async with anyio.create_task_group() as tasks:
-            for server, connection in toolbox.connections.items():
-                tasks.start_soon(wait, server, connection)
-            for count in range(1, total + 1):
-                server = await settled.receive()
-                if toolbox.connections[server].up:
-                    tasks.cancel_scope.deadline = deadline
-                if on_progress is not None:
-                    await on_progress(count, total, server)
-
-
-def _suggest(tool_name: str, toolbox: OpenedToolbox) -> str:
-    names = [tool["name"] for tool in toolbox.tools()]
-    close = difflib.get_close_matches(tool_name, names, n=3, cutoff=0.5)
-    return f". Did you mean {' or '.join(close)}?" if close else ""
-
-
 # === MCP server =======================================================================
 
 
-_NAME_FIELD = {"type": "string"}
 OPEN_TOOLBOX = types.Tool(
     name="open_toolbox",
     title="Open Toolbox",
@@ -1601,7 +1463,7 @@ OPEN_TOOLBOX = types.Tool(
     "An unknown name is answered with the available ones.",
     input_schema={
         "type": "object",
-        "properties": {"toolbox_name": _NAME_FIELD},
+        "properties": {"toolbox_name": {"type": "string"}},
         "required": ["toolbox_name"],
     },
     annotations=types.ToolAnnotations(
@@ -1611,6 +1473,8 @@ OPEN_TOOLBOX = types.Tool(
         open_world_hint=True,
     ),
 )
+_FULL_NAME = "Full name from open_toolbox: {toolbox}__{server}__{tool}"
+_ARGUMENTS = "What the tool's inputSchema asks for"
 USE_TOOL = types.Tool(
     name="use_tool",
     title="Use Tool",
@@ -1618,15 +1482,9 @@ USE_TOOL = types.Tool(
     input_schema={
         "type": "object",
         "properties": {
-            "toolbox_name": _NAME_FIELD,
-            "tool_name": {
-                "type": "string",
-                "description": "Full name from open_toolbox: {toolbox}__{server}__{tool}",
-            },
-            "arguments": {
-                "type": "object",
-                "description": "What the tool's inputSchema asks for",
-            },
+            "toolbox_name": {"type": "string"},
+            "tool_name": {"type": "string", "description": _FULL_NAME},
+            "arguments": {"type": "object", "description": _ARGUMENTS},
         },
         "required": ["toolbox_name", "tool_name"],
     },
@@ -1638,35 +1496,23 @@ USE_TOOL = types.Tool(
     ),
 )
 _META_TOOLS = {tool.name: tool for tool in (OPEN_TOOLBOX, USE_TOOL)}
-_PASSED_THROUGH = {
-    types.URL_ELICITATION_REQUIRED,
-    types.MISSING_REQUIRED_CLIENT_CAPABILITY,
-}
+_COMPLETE = {"resultType": "complete"}  # a 2026-07-28 client needs it
+_DEMO_NOTE = "This is the built-in demo: set WORKBENCH_CONFIG to the path of your own."
 _Context = ServerRequestContext[Workbench]
 
 
 def instructions(config: WorkbenchConfig) -> str:
     """What a client is told about the toolboxes on connecting, in plain text."""
     if not config.toolboxes:
-        return (
-            "No toolboxes configured. Add them under 'toolboxes' in "
-            f"{config.source or 'the configuration'}."
-        )
+        where = config.source or "the configuration"
+        return f"No toolboxes configured. Add them under 'toolboxes' in {where}."
     lines = ["Available Toolboxes:", ""]
     for name, toolbox in config.toolboxes.items():
-        count = len(toolbox.servers)
-        lines.append(f"{name} ({count} server{'s' if count != 1 else ''})")
+        plural = "s" if len(toolbox.servers) != 1 else ""
+        lines += [f"{name} ({len(toolbox.servers)} server{plural})"]
         lines += [f"  Description: {toolbox.description}", ""]
-    lines.append(
-        "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
-    )
-    return "\n".join(lines if config.source else [*lines, "", _DEMO_NOTE])
-
-
-_DEMO_NOTE = (
-    "This is the built-in demo configuration: set WORKBENCH_CONFIG to the path of "
-    "your own."
-)
+    use = "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
+    return "\n".join([*lines, use] if config.source else [*lines, use, "", _DEMO_NOTE])
 
 
 def create_server(config: WorkbenchConfig) -> Server[Workbench]:
@@ -1677,41 +1523,37 @@ def create_server(config: WorkbenchConfig) -> Server[Workbench]:
         async with running_workbench(config) as workbench:
             yield workbench
 
+    async def list_tools(*_: object) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=list(_META_TOOLS.values()))
+
+    async def set_level(
+        context: _Context, params: types.SetLevelRequestParams
+    ) -> types.EmptyResult:
+        await context.lifespan_context.set_log_level(params.level)
+        return types.EmptyResult()
+
+    async def roots_changed(context: _Context, _: types.NotificationParams) -> None:
+        for connection in context.lifespan_context.connections():
+            await connection.roots_changed()
+
     server = Server(
         "mcp-workbench",
         version=__version__,
         instructions=instructions(config),
         lifespan=lifespan,
-        on_list_tools=_on_list_tools,
+        on_list_tools=list_tools,
     )
-    server.add_request_handler("tools/call", types.CallToolRequestParams, _on_call_tool)
+    # Not as arguments: those say that logging and roots are deprecated in 2026-07-28.
+    roots = "notifications/roots/list_changed"
+    server.add_request_handler("tools/call", types.CallToolRequestParams, _call_tool)
     server.add_request_handler(
-        "logging/setLevel", types.SetLevelRequestParams, _on_set_level
+        "logging/setLevel", types.SetLevelRequestParams, set_level
     )
-    server.add_notification_handler(
-        "notifications/roots/list_changed", types.NotificationParams, _on_roots_changed
-    )
+    server.add_notification_handler(roots, types.NotificationParams, roots_changed)
     return server
 
 
-async def _on_list_tools(
-    _: _Context, __: types.PaginatedRequestParams | None
-) -> types.ListToolsResult:
-    return types.ListToolsResult(tools=list(_META_TOOLS.values()))
-
-
-async def _on_set_level(
-    context: _Context, params: types.SetLevelRequestParams
-) -> types.EmptyResult:
-    await context.lifespan_context.set_log_level(params.level)
-    return types.EmptyResult()
-
-
-async def _on_roots_changed(context: _Context, _: types.NotificationParams) -> None:
-    await context.lifespan_context.roots_changed()
-
-
-async def _on_call_tool(
+async def _call_tool(
     context: _Context, params: types.CallToolRequestParams
 ) -> dict[str, Any] | types.CallToolResult:
     """The one place where errors become results that a model can act on."""
@@ -1721,54 +1563,41 @@ async def _on_call_tool(
             f"Tool '{params.name}' not found: open its toolbox with open_toolbox, then "
             "call it through use_tool",
         )
+    mask = context.lifespan_context.config.mask
     try:
         arguments = _checked_arguments(params)
-        if params.name == OPEN_TOOLBOX.name:
-            return await _open_toolbox(context, arguments)
-        return await _use_tool(context, arguments)
+        if params.name == USE_TOOL.name:
+            return await _use_tool(context, arguments)
+        answer = await context.lifespan_context.open_toolbox(
+            arguments["toolbox_name"], context.session, context.session.report_progress
+        )
     except ToolError as error:
-        text = context.lifespan_context.config.mask(str(error))
-        content = types.TextContent(type="text", text=text)
-        return types.CallToolResult(content=[content], is_error=True)
-
-
-async def _open_toolbox(context: _Context, arguments: dict[str, Any]) -> dict[str, Any]:
-    session = context.session
-    answer = await context.lifespan_context.open_toolbox(
-        arguments["toolbox_name"], session, session.report_progress
-    )
-    if "servers_failed" in answer:
-        mask = context.lifespan_context.config.mask
-        failed = answer["servers_failed"]
+        return _text_result(mask(str(error)), is_error=True)
+    if failed := answer.get("servers_failed"):
         answer["servers_failed"] = {name: mask(why) for name, why in failed.items()}
-    return {"content": [{"type": "text", "text": _compact_json(answer)}], **_COMPLETE}
+    return {"content": [{"type": "text", "text": _compact(answer)}], **_COMPLETE}
 
 
-def _compact_json(value: Any) -> str:
+def _text_result(text: str, is_error: bool = False) -> types.CallToolResult:
+    content = types.TextContent(type="text", text=text)
+    return types.CallToolResult(content=[content], is_error=is_error)
+
+
+def _compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-_COMPLETE = {"resultType": "complete"}  # a 2026-07-28 client needs it
 
 
 async def _use_tool(context: _Context, arguments: dict[str, Any]) -> dict[str, Any]:
     toolbox, tool = arguments["toolbox_name"], arguments["tool_name"]
-    wire = context.params or {}
-    meta = wire.get("_meta") or {}
-    params = {
+    wire, session = context.params or {}, context.session
+    retry = {
         key: wire[key] for key in ("inputResponses", "requestState") if key in wire
     }
-    is_retry = bool(params)
-    params["arguments"] = arguments["arguments"]
-    # The progress token and the protocol's own keys belong to this hop alone.
-    passed_on = {
-        key: value
-        for key, value in meta.items()
-        if key != "progressToken" and not key.startswith("io.modelcontextprotocol/")
-    }
-    if passed_on:
-        params["_meta"] = passed_on
-    session = context.session
+    params = {"arguments": arguments["arguments"], **retry}
+    meta = wire.get("_meta") or {}
+    own = {key for key in meta if key.startswith("io.modelcontextprotocol/")}
+    if passed_on := {k: meta[k] for k in meta.keys() - own - {"progressToken"}}:
+        params["_meta"] = passed_on  # the other keys belong to this hop alone
     on_progress = session.report_progress if "progressToken" in meta else None
     try:
         result = await context.lifespan_context.use_tool(
@@ -1776,7 +1605,11 @@ async def _use_tool(context: _Context, arguments: dict[str, Any]) -> dict[str, A
         )
         return _deliverable(result, session)
     except MCPError as error:
-        if is_retry or error.code in _PASSED_THROUGH:
+        codes = (
+            types.URL_ELICITATION_REQUIRED,
+            types.MISSING_REQUIRED_CLIENT_CAPABILITY,
+        )
+        if retry or error.code in codes:
             raise  # it addresses the client, not the model
         failure = f"the server answered with error {error.code}: {error.message}"
     except ToolError as error:
@@ -1808,16 +1641,15 @@ def _checked_arguments(params: types.CallToolRequestParams) -> dict[str, Any]:
     fields: dict[str, dict[str, Any]] = tool.input_schema["properties"]
     given = dict(params.arguments or {})
     for name in given.keys() - fields.keys():
-        expected = ", ".join(fields)
-        raise ToolError(f"{tool.name} has no argument '{name}'. It takes: {expected}")
+        known = ", ".join(fields)
+        raise ToolError(f"{tool.name} has no argument '{name}'. It takes: {known}")
     if "arguments" in fields:
         given["arguments"] = _decoded(given.get("arguments"))
     for name, schema in fields.items():
-        found = _json_type(given[name]) if name in given else "nothing"
+        found = _json_type(given.get(name, _NOTHING))
         if found != schema["type"]:
-            raise ToolError(
-                f"{tool.name}: argument '{name}': expected {schema['type']}, found {found}"
-            )
+            expected = f"expected {schema['type']}, found {found}"
+            raise ToolError(f"{tool.name}: argument '{name}': {expected}")
     return given
 
 
@@ -1833,15 +1665,7 @@ def _decoded(arguments: Any) -> Any:
 # === Built-in toolbox =================================================================
 
 
-@dataclass(frozen=True)
-class ToolboxTool:
-    """A tool of the built-in toolbox and the function that runs it."""
-
-    tool: types.Tool
-    run: Callable[..., str]
-
-
-TOOLBOX_TOOLS: dict[str, ToolboxTool] = {}
+TOOLBOX_TOOLS: dict[str, tuple[types.Tool, Callable[..., str]]] = {}
 
 
 def toolbox_tool(
@@ -1852,19 +1676,18 @@ def toolbox_tool(
     `parameters` maps each (string) parameter to its description. The function gets
     checked arguments; a `ToolError` that it raises becomes a result with `isError`.
     """
-    properties = {
-        name: {"type": "string", "description": text}
-        for name, text in parameters.items()
+    described = {n: {"type": "string", "description": d} for n, d in parameters.items()}
+    schema = {
+        "type": "object",
+        "properties": described,
+        "required": list(required),
+        "additionalProperties": False,
     }
-    schema: dict[str, Any] = {"type": "object", "properties": properties}
-    schema |= {"required": list(required)} if required else {}
-    schema["additionalProperties"] = False
 
     def register(run: Callable[..., str]) -> Callable[..., str]:
-        tool = types.Tool(
-            name=run.__name__, title=title, description=description, input_schema=schema
-        )
-        TOOLBOX_TOOLS[tool.name] = ToolboxTool(tool, run)
+        tool = types.Tool(name=run.__name__, input_schema=schema)
+        tool.title, tool.description = title, description
+        TOOLBOX_TOOLS[tool.name] = (tool, run)
         return run
 
     return register
@@ -1897,9 +1720,9 @@ def time(timezone: str = "UTC") -> str:
         try:
             zone = zoneinfo.ZoneInfo(timezone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            expected = "an IANA name such as 'America/New_York'"
             raise ToolError(
-                f"Unknown timezone {timezone!r}: expected an IANA name such as "
-                "'America/New_York'"
+                f"Unknown timezone {timezone!r}: expected {expected}"
             ) from None
     return _now().astimezone(zone).isoformat(timespec="seconds")
 
@@ -1911,23 +1734,16 @@ def _now() -> datetime.datetime:
 def create_toolbox_server() -> Server[Any]:
     """The built-in toolbox as a low-level MCP server."""
 
-    async def list_tools(_: Any, __: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(
-            tools=[tool.tool for tool in TOOLBOX_TOOLS.values()]
-        )
+    async def list_tools(*_: object) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[tool for tool, _ in TOOLBOX_TOOLS.values()])
 
     async def call_tool(
-        _: Any, params: types.CallToolRequestParams
+        _: object, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        if params.name not in TOOLBOX_TOOLS:
-            names = ", ".join(TOOLBOX_TOOLS)
-            text = f"Unknown tool '{params.name}'. Available tools: {names}"
-            raise MCPError(types.INVALID_PARAMS, text)
         try:
-            text = _run_toolbox_tool(TOOLBOX_TOOLS[params.name], params.arguments or {})
+            return _text_result(_run_toolbox_tool(params.name, params.arguments or {}))
         except ToolError as error:
             return _text_result(str(error), is_error=True)
-        return _text_result(text)
 
     return Server(
         "mcp-toolbox",
@@ -1937,23 +1753,19 @@ def create_toolbox_server() -> Server[Any]:
     )
 
 
-def _text_result(text: str, is_error: bool = False) -> types.CallToolResult:
-    content = types.TextContent(type="text", text=text)
-    return types.CallToolResult(content=[content], is_error=is_error)
-
-
-def _run_toolbox_tool(tool: ToolboxTool, arguments: dict[str, Any]) -> str:
+def _run_toolbox_tool(name: str, arguments: dict[str, Any]) -> str:
     from jsonschema import Draft202012Validator  # slow to import, and only needed here
 
-    errors = Draft202012Validator(tool.tool.input_schema).iter_errors(arguments)
-    problems = [
-        f"{'.'.join(map(str, e.path))}: {e.message}".lstrip(": ") for e in errors
-    ]
+    if name not in TOOLBOX_TOOLS:
+        known = ", ".join(TOOLBOX_TOOLS)
+        text = f"Unknown tool '{name}'. Available tools: {known}"
+        raise MCPError(types.INVALID_PARAMS, text)
+    tool, run = TOOLBOX_TOOLS[name]
+    errors = Draft202012Validator(tool.input_schema).iter_errors(arguments)
+    problems = [": ".join([*map(str, error.path), error.message]) for error in errors]
     if problems:
-        raise ToolError(
-            f"Invalid arguments for tool '{tool.tool.name}': {'; '.join(problems)}"
-        )
-    return tool.run(**arguments)
+        raise ToolError(f"Invalid arguments for tool '{name}': {'; '.join(problems)}")
+    return run(**arguments)
 
 
 class ToolboxApp:
@@ -1975,15 +1787,15 @@ class ToolboxApp:
         if scope["type"] != "http":  # the lifespan of the Streamable HTTP sessions
             return await self._http(scope, receive, send)
         request = Request(scope, receive)
-        refusal = await self._refusal(request)
-        if refusal is not None:
-            return await refusal(scope, receive, send)
-        if scope["path"] == "/mcp/messages":
-            return await self._post_message(request, send)
-        opens_stream = scope["path"] == "/mcp" and request.method == "GET"
-        if opens_stream and "mcp-session-id" not in request.headers:
-            return await self._stream(request, send)
-        await self._http(scope, receive, send)
+        path, method = request.url.path, request.method
+        if (refusal := await self._refusal(request)) is not None:
+            await refusal(scope, receive, send)
+        elif path == "/mcp/messages":
+            await self._post_message(request, send)
+        elif (path, method) == ("/mcp", "GET") and not request.headers.get(_SESSION_ID):
+            await self._stream(request, send)
+        else:
+            await self._http(scope, receive, send)
 
     async def _refusal(self, request: Request) -> Response | None:
         """Check Host and Origin against DNS rebinding, and the content type."""
@@ -2014,8 +1826,8 @@ class ToolboxApp:
                 }
             await send(message)
 
-        connection = self._sse.connect_sse(request.scope, request.receive, rename)
-        async with connection as (read, write):
+        stream = self._sse.connect_sse(request.scope, request.receive, rename)
+        async with stream as (read, write):
             options = self._server.create_initialization_options()
             await self._server.run(read, write, options)
 
@@ -2032,6 +1844,9 @@ class ToolboxApp:
         query = urlencode({"session_id": session_id}).encode()
         scope = {**request.scope, "query_string": query}
         await self._sse.handle_post_message(scope, request.receive, as_400)
+
+
+_SESSION_ID = "mcp-session-id"
 
 
 def _is_loopback(host: str) -> bool:
@@ -2055,14 +1870,14 @@ class _Stdin:
         splitter = _LineSplitter()
         while True:
             await anyio.wait_readable(0)
-            with suppress(OSError):  # of a terminal that was closed: the end as well
-                chunk = b""
+            try:
                 chunk = os.read(0, 65536)
+            except OSError:  # a terminal that was closed
+                return
             if not chunk:
                 return
             for line in splitter.feed(chunk):
-                if line.strip():
-                    yield line
+                yield line
 
 
 class _Stdout:
@@ -2075,7 +1890,7 @@ class _Stdout:
         data = memoryview(text.encode())
         while data:
             await anyio.wait_writable(1)
-            try:  # PIPE_BUF: a writable pipe takes so much without blocking
+            try:  # PIPE_BUF: a writable pipe takes as much without blocking
                 data = data[os.write(1, data[:4096]) :]
             except OSError:
                 return self._on_close()
@@ -2085,27 +1900,28 @@ class _Stdout:
 
 
 def _can_be_polled(fd: int) -> bool:
-    """Whether the event loop can wait for a file descriptor: not on Windows."""
     mode = os.fstat(fd).st_mode
     is_stream = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)
     return is_stream and sys.platform != "win32"
 
 
-async def serve_stdio(server: Server[Any]) -> None:
+async def serve_stdio(server: Server[Any]) -> int:
     """Serve over stdin and stdout until stdin ends or the task is cancelled."""
     streams: tuple[Any, ...] = ()
     polled = _can_be_polled(0) and _can_be_polled(1)
-    with anyio.CancelScope() as scope, contextlib.redirect_stdout(sys.stderr):
+    with anyio.CancelScope() as scope, redirect_stdout(sys.stderr):
         if polled:
             streams = (_Stdin(), _Stdout(scope.cancel))
         async with stdio_server(*streams) as (read, write):
             try:
                 await server.run(read, write, server.create_initialization_options())
-            finally:
-                if not polled and sys.exc_info()[0] is not None:
+            except anyio.get_cancelled_exc_class():
+                if not polled:
                     os._exit(0)  # the SDK's reader thread would block until stdin ends
+                raise
             # What is still to be written must not wait for a client that stopped reading.
             scope.deadline = anyio.current_time() + STDOUT_GRACE
+    return 0
 
 
 def serve_http(address: str) -> int:
@@ -2114,8 +1930,8 @@ def serve_http(address: str) -> int:
 
     host, _, port = address.rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, int(port)), family=family)
     except (OSError, ValueError, OverflowError) as error:
         log.error("Cannot listen on %s: %s", address, error)
@@ -2123,100 +1939,87 @@ def serve_http(address: str) -> int:
     shown = f"[{host}]" if ":" in host else host
     log.info("Toolbox at http://%s:%d/mcp", shown, listener.getsockname()[1])
     if not _is_loopback(host):
-        log.warning(
-            "Bound to %s without authentication: for a trusted environment only", host
-        )
-    config = uvicorn.Config(
-        ToolboxApp(host),
-        log_config=None,
-        server_header=False,
-        timeout_graceful_shutdown=1,  # else it would wait for the open streams
-    )
+        log.warning("No authentication: bind to %s in a trusted environment only", host)
+    # Without a timeout it would wait for the open streams.
+    options: dict[str, Any] = {"log_config": None, "timeout_graceful_shutdown": 1}
+    toolbox = uvicorn.Server(uvicorn.Config(ToolboxApp(host), **options))
 
     async def serve() -> int:
-        await uvicorn.Server(config).serve(sockets=[listener])
+        await toolbox.serve(sockets=[listener])
         return 0
 
     return run(serve, interrupted=0)
 
 
 async def check(config: WorkbenchConfig) -> int:
-    """Start every server, print a line for each, then the context that is saved.
+    """Start every server, print a line for each, then what the model's context holds.
 
     The result is an exit status: 1 if a server failed.
     """
-    paint = _painter()
+    colors = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    ok, failed = "ok    ", "FAILED"
+    if colors:
+        ok, failed = f"\033[32m{ok}\033[0m", f"\033[31m{failed}\033[0m"
     async with running_workbench(config) as workbench:
-        connections = workbench.start_all()
+        for name in config.toolboxes:
+            workbench.prepare(name)
+        connections = workbench.connections()
+        for connection in connections:
+            connection.start(None)
         width = max((len(connection.name) for connection in connections), default=0)
         for connection in connections:
             await connection.settled()
-            state, about = paint("ok    ", "32"), f"{len(connection.tools)} tools"
-            if connection.failure is not None:
-                state, about = paint("FAILED", "31"), config.mask(connection.failure)
-            seconds = f"{connection.connect_seconds:5.1f} s"
-            print(f"{connection.name:{width}}  {state}  {seconds}  {about}", flush=True)
-        tools = [tool for connection in connections for tool in connection.tools]
-        shown = sum(_json_size(tool) for tool in _meta_tool_list())
-        shown += len(instructions(config).encode())
-        print(
-            f"Model context: {_amount(shown)} with the workbench, "
-            f"{_amount(sum(map(_json_size, tools)))} with {len(tools)} tools listed flat"
-        )
-        return int(any(connection.failure is not None for connection in connections))
-
-
-def _painter() -> Callable[[str, str], str]:
-    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-        return lambda text, color: f"\033[{color}m{text}\033[0m"
-    return lambda text, _: text
-
-
-def _meta_tool_list() -> list[dict[str, Any]]:
-    tools = _META_TOOLS.values()
-    return [t.model_dump(mode="json", by_alias=True, exclude_none=True) for t in tools]
-
-
-def _json_size(value: Any) -> int:
-    return len(_compact_json(value).encode())
+            why, seconds = connection.failure, connection.connect_seconds
+            about = (
+                f"{len(connection.tools)} tools" if why is None else config.mask(why)
+            )
+            state = ok if why is None else failed
+            print(f"{connection.name:{width}}  {state}  {seconds:4.1f} s  {about}")
+        flat = [tool for connection in connections for tool in connection.tools]
+        failures = [c for c in connections if c.failure is not None]
+    tools = [
+        t.model_dump(mode="json", by_alias=True, exclude_none=True)
+        for t in _META_TOOLS.values()
+    ]
+    size = len((_compact(tools) + instructions(config)).encode())
+    print(
+        f"Model context: {_amount(size)} with the workbench, "
+        f"{_amount(len(_compact(flat).encode()))} with {len(flat)} tools listed flat"
+    )
+    return int(bool(failures))
 
 
 def _amount(size: int) -> str:
     return f"{size:,} bytes (about {size // 4:,} tokens)"
 
 
-async def call(config: WorkbenchConfig, name: str, arguments: str) -> int:
+async def call(config: WorkbenchConfig, name: str, arguments: str = "{}") -> int:
     """Call one tool by its full name and print its result; the exit status.
 
     Text is printed as it is, a result with other content as JSON.
     """
+    try:
+        toolbox = split_tool_name(name)[0]
+        params = {"arguments": json.loads(arguments)}
+    except (ValueError, RecursionError) as error:
+        print(
+            f"expected {{toolbox}}__{{server}}__{{tool}} and JSON: {error}",
+            file=sys.stderr,
+        )
+        return 1
     async with running_workbench(config) as workbench:
         try:
-            toolbox = split_tool_name(name)[0]
-            params = {"arguments": _parse_arguments(arguments)}
             workbench.prepare(toolbox)
             result = await workbench.use_tool(toolbox, name, params)
-        except ValueError:
-            print(
-                f"{name}: expected {{toolbox}}__{{server}}__{{tool}}", file=sys.stderr
-            )
-            return 1
         except (ToolError, MCPError) as error:
             print(config.mask(f"{name}: {error}"), file=sys.stderr)
             return 1
-    content = result["content"]
+    content = result.get("content", [{"type": ""}])
     if all(block["type"] == "text" for block in content):
         print(*(block["text"] for block in content), sep="\n")
     else:
         print(json.dumps(result, ensure_ascii=False, indent=2))
     return int(result.get("isError", False))
-
-
-def _parse_arguments(text: str) -> dict[str, Any]:
-    arguments = _decoded(text)
-    if not isinstance(arguments, dict):
-        raise ToolError("the arguments are not a JSON object")
-    return arguments
 
 
 def run(main: Callable[[], Awaitable[int]], interrupted: int) -> int:
@@ -2268,11 +2071,11 @@ class _LogFormatter(logging.Formatter):
 def start_logging(verbose: bool) -> tuple[_LogFormatter, Callable[[], None]]:
     """Log to stderr; the formatter, and a function that writes what is left, briefly."""
     formatter = _LogFormatter("%(asctime)s %(levelname)s %(message)s")
-    lines = _LogQueue(queue.Queue(10_000))
-    lines.setFormatter(formatter)
-    listener = logging.handlers.QueueListener(lines.queue, logging.StreamHandler())
+    handler = _LogQueue(queue.Queue(10_000))
+    handler.setFormatter(formatter)
+    listener = logging.handlers.QueueListener(handler.queue, logging.StreamHandler())
     listener.start()
-    logging.basicConfig(level=logging.WARNING, handlers=[lines])
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     log.setLevel(logging.DEBUG if verbose else logging.INFO)
 
     def flush() -> None:
@@ -2290,22 +2093,18 @@ def parse_command_line(arguments: list[str] | None) -> argparse.Namespace:
         epilog="Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json if it is "
         "there, else a built-in demo.",
     )
-    parser.add_argument("config", nargs="?", help="path of the configuration file")
-    modes = parser.add_mutually_exclusive_group()
-    modes.add_argument(
-        "--check", action="store_true", help="start every server and report on each"
-    )
-    modes.add_argument(
-        "--call", nargs="+", metavar=("NAME", "JSON"), help="call one tool by full name"
-    )
-    modes.add_argument(
-        "--toolbox", action="store_true", help="serve the built-in echo/time toolbox"
-    )
-    parser.add_argument(
-        "--http", metavar="[HOST:]PORT", help="serve the toolbox over HTTP"
-    )
-    parser.add_argument("--verbose", action="store_true", help="log debug lines")
-    parser.add_argument("--version", action="version", version=__version__)
+    add, modes = parser.add_argument, parser.add_mutually_exclusive_group()
+    add("config", nargs="?", help="path of the configuration file")
+    for option, about in (
+        ("--check", "start every server and report on each"),
+        ("--toolbox", "serve the built-in echo/time toolbox"),
+    ):
+        modes.add_argument(option, action="store_true", help=about)
+    pair = ("NAME", "JSON")
+    modes.add_argument("--call", nargs="+", metavar=pair, help="call one tool")
+    add("--http", metavar="[HOST:]PORT", help="serve the toolbox over HTTP")
+    add("--verbose", action="store_true", help="log debug lines")
+    add("--version", action="version", version=__version__)
     options = parser.parse_args(arguments)
     if options.call and len(options.call) > 2:
         parser.error("--call takes a NAME and at most one JSON object")
@@ -2318,33 +2117,28 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line; the exit status."""
     options = parse_command_line(arguments)
     formatter, flush = start_logging(options.verbose)
+    bind = functools.partial
     try:
         if options.http:
             return serve_http(options.http)
         if options.toolbox:
-            return run(functools.partial(_serve, create_toolbox_server()), 0)
+            return run(bind(serve_stdio, create_toolbox_server()), interrupted=0)
         config = find_config(options.config, os.environ)
         formatter.mask = config.mask
         for warning in config.warnings:
             log.warning("%s", warning)
         if options.check:
-            return run(functools.partial(check, config), interrupted=1)
+            return run(bind(check, config), interrupted=1)
         if options.call:
-            name, arguments_json = (*options.call, "{}")[:2]
-            return run(functools.partial(call, config, name, arguments_json), 1)
+            return run(bind(call, config, *options.call), interrupted=1)
         if config.source is None:
-            log.info("Serving the built-in demo configuration. %s", _DEMO_NOTE)
-        return run(functools.partial(_serve, create_server(config)), interrupted=0)
+            log.info("%s", _DEMO_NOTE)
+        return run(bind(serve_stdio, create_server(config)), interrupted=0)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
     finally:
         flush()
-
-
-async def _serve(server: Server[Any]) -> int:
-    await serve_stdio(server)
-    return 0
 
 
 if __name__ == "__main__":
