@@ -41,12 +41,7 @@ import threading
 import zoneinfo
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import (
-    AbstractAsyncContextManager,
-    asynccontextmanager,
-    redirect_stdout,
-    suppress,
-)
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast, get_args
@@ -57,7 +52,7 @@ import anyio.abc
 import httpx2
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp import types
-from mcp.client.session import ClientRequestContext, ClientSession, IncomingMessage
+from mcp.client.session import ClientSession, IncomingMessage
 from mcp.client.sse import sse_client
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
@@ -85,9 +80,7 @@ __version__ = "0.10.0"
 OPEN_TIMEOUT = 5.0  # after it `open_toolbox` answers with the servers that are up
 CONNECT_TIMEOUT = 55.0  # to start a server; TypeScript clients give up after 60
 EXIT_GRACE = 1.5  # between closing a server's stdin, SIGTERM and SIGKILL
-OUTPUT_GRACE = (
-    0.25  # for the rest of a process's output after the first sign of its end
-)
+OUTPUT_GRACE = 0.25  # for the rest of an output after the first sign of its end
 STDOUT_GRACE = 0.5  # for our last answers to be read, after the end of stdin
 LOG_GRACE = 0.5  # for our last log lines to be read, before the process ends
 RELISTEN_DELAY = 1.0  # between attempts to open a lost `subscriptions/listen` stream
@@ -95,6 +88,7 @@ RELISTEN_DELAY = 1.0  # between attempts to open a lost `subscriptions/listen` s
 MAX_PAGES = 250  # of one `tools/list`, before its server is taken to be looping
 
 log = logging.getLogger("workbench")
+JSON = dict[str, Any]  # an object, as it is on the wire
 
 
 # === Configuration ====================================================================
@@ -503,14 +497,13 @@ class ToolError(Exception):
     """What went wrong, in one sentence for the model: a result with `isError`."""
 
 
-_RAW_RESULT: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
+_RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 _Inbox = MemoryObjectSendStream[SessionMessage | Exception]
 # What our own HTTP client puts into the `data` of the JSON-RPC errors that it makes up.
 _SESSION_GONE = "workbench: this HTTP session is gone and nothing was executed"
 _HTTP_FAILURE = "workbench: this HTTP request failed"
 
 
-@dataclass(eq=False)
 class _Link:
     """One life of a server: from one start to the end of its connection.
 
@@ -518,25 +511,17 @@ class _Link:
     what belongs to its successor.
     """
 
-    client: ServerSession | None  # whose request started it: offered what that can do
-    session: ClientSession | None = None  # set once the server's tools are known
-    settled: anyio.Event = field(default_factory=anyio.Event)  # connected or failed
-    gone: anyio.Event = field(
-        default_factory=anyio.Event
-    )  # nothing reaches it any more
-    hangup: anyio.Event = field(default_factory=anyio.Event)  # and all it said was read
-    changed: anyio.Event = field(
-        default_factory=anyio.Event
-    )  # its tools did, since read
-    fresh: anyio.Event = field(
-        default_factory=anyio.Event
-    )  # no refresh is due or running
-    stderr: deque[str] = field(default_factory=lambda: deque(maxlen=10))  # last lines
-    end: str = ""  # how it ended
-    reason: str = ""  # why it did not connect
-    replies: _Inbox | None = (
-        None  # over SSE, where our HTTP client answers for the server
-    )
+    def __init__(self, client: ServerSession | None) -> None:
+        self.client = client  # whose request started it: offered what that one can do
+        self.session: ClientSession | None = None  # set once its tools are known
+        self.settled = anyio.Event()  # connected or failed
+        self.gone = anyio.Event()  # it is ending, nothing more reaches it
+        self.hangup = anyio.Event()  # it has ended, and all that it said was read
+        self.changed = anyio.Event()  # its tools did, since the last listing began
+        self.fresh = anyio.Event()  # no refresh of its tools is due or running
+        self.stderr: deque[str] = deque(maxlen=10)  # its last lines
+        self.end = ""  # how it ended, where that was not our doing
+        self.reason = ""  # why it did not connect
 
     @property
     def up(self) -> bool:
@@ -544,10 +529,8 @@ class _Link:
 
     def why(self, cause: str) -> str:
         """`cause`, with the last lines that the server wrote to stderr."""
-        tail = (
-            f"; its last stderr lines: {' | '.join(self.stderr)}" if self.stderr else ""
-        )
-        return cause + tail
+        lines = " | ".join(self.stderr)
+        return f"{cause}; its last stderr lines: {lines}" if lines else cause
 
 
 class ServerConnection:
@@ -566,7 +549,7 @@ class ServerConnection:
     ) -> None:
         self.name = name
         self.config = config
-        self.tools: list[dict[str, Any]] = []
+        self.tools: list[JSON] = []
         self.connect_seconds = 0.0
         self.log_level: types.LoggingLevel | None = None
         self._owners = owners
@@ -584,7 +567,7 @@ class ServerConnection:
         """Why the server is not up; None while it is up or starting."""
         if self._link.up or not self._link.settled.is_set():
             return None
-        return self._link.reason or self._link.end
+        return self._link.reason or self._link.end or "hung up"
 
     @property
     def instructions(self) -> str | None:
@@ -615,7 +598,7 @@ class ServerConnection:
             with anyio.move_on_after(OPEN_TIMEOUT):
                 await self._link.fresh.wait()
 
-    async def ensure_up(self, client: ServerSession | None) -> None:
+    async def ensure_up(self, client: ServerSession | None) -> ClientSession:
         """Start the server if it is not up, and wait for it.
 
         Raises:
@@ -623,15 +606,17 @@ class ServerConnection:
         """
         self.start(client)
         await self.settled()
-        if self.failure is not None:
+        session = self._link.session
+        if session is None or self.failure is not None:
             raise ToolError(f"server '{self.name}' failed to start: {self.failure}")
+        return session
 
     async def call(
         self,
         client: ServerSession | None,
-        params: dict[str, Any],
-        on_progress: ProgressFnT | None = None,
-    ) -> dict[str, Any]:
+        params: JSON,
+        on_progress: ProgressFnT | None,
+    ) -> JSON:
         """Send `tools/call` with these wire parameters; the wire result as it came.
 
         Raises:
@@ -639,26 +624,22 @@ class ServerConnection:
             MCPError: The server's own JSON-RPC error.
         """
         was_up = self.up
-        await self.ensure_up(client)
+        session = await self.ensure_up(client)
         link = self._link
         # Not the SDK's own `call_tool`: it checks the result, and may list tools first.
-        request = types.Request[dict[str, Any], str](method="tools/call", params=params)
+        request = types.Request[JSON, str](method="tools/call", params=params)
         try:
-            result: dict[str, Any] = await cast(
-                ClientSession, link.session
-            ).send_request(request, _RAW_RESULT, progress_callback=on_progress)
-        except ValidationError as error:
-            text = (
-                f"answered with something that is not valid MCP: {_first_error(error)}"
+            result: JSON = await session.send_request(
+                request, _RAW_RESULT, progress_callback=on_progress
             )
-            raise ToolError(f"server '{self.name}' {text}") from None
+            return result
+        except ValidationError as error:
+            text = f"server '{self.name}' answered with something that is not valid MCP"
+            raise ToolError(f"{text}: {_first_error(error)}") from None
         except MCPError as error:
-            if error.data == _SESSION_GONE and was_up:
-                return await self.call(
-                    client, params, on_progress
-                )  # to a fresh session
-            raise self._call_failure(link, error) from None
-        return result
+            if error.data != _SESSION_GONE or not was_up:
+                raise self._call_failure(link, error) from None
+        return await self.call(client, params, on_progress)  # in a fresh session
 
     def _call_failure(self, link: _Link, error: MCPError) -> Exception:
         """What to tell of a call that ended in `error`: the server's own, or ours."""
@@ -666,9 +647,10 @@ class ServerConnection:
             return ToolError(f"server '{self.name}': {error.message}")
         if not link.gone.is_set():
             return error
+        end = link.why(link.end or "hung up")
         return ToolError(
-            f"server '{self.name}' {link.why(link.end)}; the call may have taken effect "
-            "and was not repeated, the next one starts the server again"
+            f"server '{self.name}' {end}; the call may have taken effect and was not "
+            "repeated, the next one starts the server again"
         )
 
     async def set_log_level(self, level: types.LoggingLevel) -> None:
@@ -699,19 +681,27 @@ class ServerConnection:
                     transport as (read, write),
                     self._session(link, read, write) as session,
                 ):
-                    await _negotiate(session, link.client)
-                    self.tools = await self._list_tools(session)
-                    scope.deadline = math.inf  # it may live as long as it likes
-                    link.session = session
-                    self.connect_seconds = anyio.current_time() - started
-                    link.settled.set()
-                    await self._follow(link, session)
+                    try:
+                        await self._connect(link, session)
+                        scope.deadline = math.inf  # it may live as long as it likes
+                        self.connect_seconds = anyio.current_time() - started
+                        link.settled.set()
+                        await self._follow(link, session)
+                    finally:
+                        link.gone.set()  # what ends from here on is our own doing
         except Exception as error:  # must not take the other connections with it
             link.reason = link.why(link.end or self._cause(error))
+            self.connect_seconds = anyio.current_time() - started
             log.warning("%s: %s", self.name, link.reason, exc_info=True)
         finally:
             link.gone.set()
             link.settled.set()
+
+    async def _connect(self, link: _Link, session: ClientSession) -> None:
+        await _negotiate(session, link.client)
+        self.tools = await self._list_tools(session)
+        link.session = session
+        log.info("%s: connected, %d tools", self.name, len(self.tools))
 
     def _transport(self, link: _Link) -> AbstractAsyncContextManager[tuple[Any, Any]]:
         if self.config.transport == "stdio":
@@ -719,19 +709,13 @@ class ServerConnection:
         return _http_transport(self.config, link)
 
     def _session(self, link: _Link, read: Any, write: Any) -> ClientSession:
-        capabilities = link.client.client_capabilities if link.client else None
-        offered = capabilities or types.ClientCapabilities()
-        bind = functools.partial
         return ClientSession(
             read,
             write,
             client_info=types.Implementation(name="mcp-workbench", version=__version__),
-            message_handler=bind(self._on_message, link),
-            logging_callback=bind(self._on_log, link),
-            sampling_callback=bind(_sample, link) if offered.sampling else None,
-            sampling_capabilities=offered.sampling,
-            elicitation_callback=bind(_elicit, link) if offered.elicitation else None,
-            list_roots_callback=bind(_list_roots, link) if offered.roots else None,
+            message_handler=functools.partial(self._on_message, link),
+            logging_callback=functools.partial(self._on_log, link),
+            **(_relay(link.client) if link.client is not None else {}),
         )
 
     def _cause(self, error: BaseException) -> str:
@@ -748,9 +732,9 @@ class ServerConnection:
         url = self.config.shown_url
         return text if url in text else f"{url}: {text}"
 
-    async def _list_tools(self, session: ClientSession) -> list[dict[str, Any]]:
+    async def _list_tools(self, session: ClientSession) -> list[JSON]:
         """All pages of the server's tools that the filters let through."""
-        tools: list[dict[str, Any]] = []
+        tools: list[JSON] = []
         cursor: str | None = None
         seen: set[str | None] = set()
         while cursor not in seen and len(seen) < MAX_PAGES:
@@ -767,7 +751,6 @@ class ServerConnection:
 
     async def _follow(self, link: _Link, session: ClientSession) -> None:
         """Keep the tool list current until the server hangs up."""
-        log.info("%s: connected, %d tools", self.name, len(self.tools))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._refresh, link, session)
             if _announces_tool_changes(session):
@@ -867,7 +850,7 @@ def _first_error(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc'])) or 'result'}: {first['msg']}"
 
 
-def _diff(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> str:
+def _diff(old: list[JSON], new: list[JSON]) -> str:
     before = {tool["name"]: tool for tool in old}
     after = {tool["name"]: tool for tool in new}
     modified = sum(before[name] != after[name] for name in before.keys() & after.keys())
@@ -895,7 +878,7 @@ async def _negotiate(session: ClientSession, client: ServerSession | None) -> No
     raise errors[steps.index(session.initialize)]
 
 
-async def _list_page(session: ClientSession, cursor: str | None) -> dict[str, Any]:
+async def _list_page(session: ClientSession, cursor: str | None) -> JSON:
     """One page of `tools/list`, as it came where the SDK allows it."""
     params = types.PaginatedRequestParams(cursor=cursor)
     if _is_modern(session):
@@ -903,49 +886,46 @@ async def _list_page(session: ClientSession, cursor: str | None) -> dict[str, An
         page = await session.list_tools(params=params)
         return page.model_dump(mode="json", by_alias=True, exclude_unset=True)
     request = types.ListToolsRequest(params=params)
-    return cast(dict[str, Any], await session.send_request(request, _RAW_RESULT))
+    return cast(JSON, await session.send_request(request, _RAW_RESULT))
 
 
-async def _ask_client(
-    link: _Link, request: types.ServerRequest, result_type: type[Any]
-) -> Any:
-    """Relay one request of a server to the client: its result, or its error.
+def _relay(client: ServerSession) -> JSON:
+    """What servers may ask of a client, as arguments of their `ClientSession`.
 
-    Where the client's era has no such requests, the error comes at once.
+    A server is offered what the client has declared and no more. Where the client's era
+    has no such requests, the server gets an error at once.
     """
-    try:
-        return await cast(ServerSession, link.client).send_request(request, result_type)
-    except MCPError as error:
-        return error.error
-    except ValidationError as error:
-        text = f"the client's answer is not valid MCP: {_first_error(error)}"
-        return types.ErrorData(code=types.INTERNAL_ERROR, message=text)
+    offered = client.client_capabilities or types.ClientCapabilities()
+    modes = offered.elicitation or types.ElicitationCapability()
 
+    async def ask(request: types.ServerRequest, result_type: type[Any]) -> Any:
+        try:
+            return await client.send_request(request, result_type)
+        except MCPError as error:
+            return error.error
+        except ValidationError as error:
+            text = f"the client's answer is not valid MCP: {_first_error(error)}"
+            return types.ErrorData(code=types.INTERNAL_ERROR, message=text)
 
-async def _sample(
-    link: _Link, _: ClientRequestContext, params: types.CreateMessageRequestParams
-) -> Any:
-    request = types.CreateMessageRequest(params=params)
-    return await _ask_client(link, request, types.CreateMessageResultWithTools)
+    async def sample(_: object, params: types.CreateMessageRequestParams) -> Any:
+        request = types.CreateMessageRequest(params=params)
+        return await ask(request, types.CreateMessageResultWithTools)
 
+    async def list_roots(_: object) -> Any:
+        return await ask(types.ListRootsRequest(), types.ListRootsResult)
 
-async def _list_roots(link: _Link, _: ClientRequestContext) -> Any:
-    return await _ask_client(link, types.ListRootsRequest(), types.ListRootsResult)
+    async def elicit(_: object, params: types.ElicitRequestParams) -> Any:
+        if modes.url is None if params.mode == "url" else modes.url and not modes.form:
+            text = f"the client does not support elicitation in {params.mode} mode"
+            return types.ErrorData(code=types.INVALID_PARAMS, message=text)
+        return await ask(types.ElicitRequest(params=params), types.ElicitResult)
 
-
-async def _elicit(
-    link: _Link, _: ClientRequestContext, params: types.ElicitRequestParams
-) -> Any:
-    capabilities = cast(ServerSession, link.client).client_capabilities
-    modes = cast(types.ClientCapabilities, capabilities).elicitation
-    url = modes is not None and modes.url is not None
-    form = modes is not None and (modes.form is not None or not url)
-    if not (url if params.mode == "url" else form):
-        text = f"the client does not support elicitation in {params.mode} mode"
-        return types.ErrorData(code=types.INVALID_PARAMS, message=text)
-    return await _ask_client(
-        link, types.ElicitRequest(params=params), types.ElicitResult
-    )
+    return {
+        "sampling_capabilities": offered.sampling,
+        "sampling_callback": sample if offered.sampling else None,
+        "elicitation_callback": elicit if offered.elicitation else None,
+        "list_roots_callback": list_roots if offered.roots else None,
+    }
 
 
 def _end(link: _Link, inbox: _Inbox, how: str) -> None:
@@ -996,6 +976,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
     def __init__(self, name: str, link: _Link) -> None:
         self._name = name
         self._link = link
+        self._died = False
         self._exited = anyio.Event()
         self._splitters = {1: _LineSplitter(), 2: _LineSplitter(limit=65536)}
         self._inbox, self.messages = anyio.create_memory_object_stream[
@@ -1020,7 +1001,9 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         try:
             message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
-            log.warning("%s: not an MCP message on stdout: %.200r", self._name, line)
+            text = f"not an MCP message on stdout: {line[:200]!r}"
+            self._link.stderr.append(text)
+            log.warning("%s: %s", self._name, text)
             return
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._inbox.send_nowait(SessionMessage(message))
@@ -1035,6 +1018,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
     def _ending(self) -> None:
         """Send nothing more; leave the rest of its output a moment to arrive."""
         if not self._link.gone.is_set():
+            self._died = True
             self._link.gone.set()
             asyncio.get_running_loop().call_later(
                 OUTPUT_GRACE, self.connection_lost, None
@@ -1042,13 +1026,14 @@ class _ServerProcess(asyncio.SubprocessProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """All pipes are closed and the process has exited, or its time is up."""
+        self.pipe_data_received(2, b"\n")  # a last line may lack it
         status = self._transport.get_returncode()
-        how = "closed its stdin or stdout"
-        if status is not None:
-            how = f"exited with status {status}"
-            if status < 0:
-                how = f"was killed by {signal.Signals(-status).name}"
-        _end(self._link, self._inbox, how)
+        how = f"exited with status {status}"
+        if status is None:
+            how = "closed its stdin or stdout"
+        elif status < 0:
+            how = f"was killed by {signal.Signals(-status).name}"
+        _end(self._link, self._inbox, how if self._died else "")
 
     async def send(self, message: SessionMessage) -> None:
         if self._stdin.is_closing():
@@ -1118,14 +1103,18 @@ async def _process_transport(
 
 
 class _HttpClient(httpx2.AsyncClient):
-    """Turns what goes wrong with one request into the JSON-RPC error of that request.
+    """Answers for the server where something goes wrong with one request.
 
     An exception would end the SDK's transport, and with it every other call in flight
     on the same server; an error status would not be named.
     """
 
-    link: _Link
-    shown_url: str
+    def __init__(self, config: ServerConfig, link: _Link, inbox: _Inbox) -> None:
+        timeout = httpx2.Timeout(30, read=None)  # a call may be silent for ever
+        super().__init__(headers=dict(config.headers), timeout=timeout)
+        self._shown_url = config.shown_url
+        self._link = link
+        self._inbox = inbox
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if request.method == "DELETE":  # it ends the session, at our own shutdown too
@@ -1134,104 +1123,82 @@ class _HttpClient(httpx2.AsyncClient):
             return httpx2.Response(202, request=request)
         try:
             response = await super().send(request, **options)
-            if "event-stream" not in response.headers.get("content-type", ""):
+            is_stream = "event-stream" in response.headers.get("content-type", "")
+            if response.status_code >= 400 or not is_stream:
                 await response.aread()
         except httpx2.RequestError as error:
-            if request.method != "POST":
-                raise
             text = " ".join(str(error).split()) or type(error).__name__
-            return self._refuse(request, f"{self.shown_url}: {text}", _HTTP_FAILURE)
+            return self._refuse(request, text)
         if response.status_code < 400:
             return response
-        await response.aread()
-        return self._report(request, response)
+        return self._refuse_status(request, response)
 
-    def _report(
+    def _refuse_status(
         self, request: httpx2.Request, response: httpx2.Response
     ) -> httpx2.Response:
-        """An error status as an error that names it, and what to look at."""
+        """An error status as the server's own error, or one that names the status."""
         status = response.status_code
         gone = status == 404 or (status == 400 and "session" in response.text.lower())
         if gone and "mcp-session-id" in request.headers:
-            self.link.end = "ended the session"
-            self.link.gone.set()
-            self.link.hangup.set()
+            self._link.end = "ended the session"
+            self._link.gone.set()
+            self._link.hangup.set()
             return self._refuse(request, "the session is gone", _SESSION_GONE)
-        if self.link.replies is None and _is_jsonrpc_error(response):
-            return response
+        with suppress(ValidationError):
+            reply = types.JSONRPCError.model_validate_json(response.content)
+            return self._answer(request, reply.error)
         hint = ": check 'headers' in the configuration" if status in (401, 403) else ""
-        failure = f"{self.shown_url}: HTTP {status} {response.reason_phrase}{hint}"
-        if request.method != "POST":
-            raise ToolError(failure)
-        return self._refuse(request, failure, _HTTP_FAILURE)
+        return self._refuse(request, f"HTTP {status} {response.reason_phrase}{hint}")
 
     def _refuse(
-        self, request: httpx2.Request, message: str, data: str
+        self, request: httpx2.Request, why: str, data: str = _HTTP_FAILURE
     ) -> httpx2.Response:
-        """Answer a POST with a JSON-RPC error, which over SSE goes to the stream."""
-        body = json.loads(request.content or b"{}")
-        if "method" not in body or "id" not in body:
-            return httpx2.Response(202, request=request)
-        error = types.ErrorData(code=types.INTERNAL_ERROR, message=message, data=data)
-        reply = types.JSONRPCError(jsonrpc="2.0", id=body["id"], error=error)
-        if self.link.replies is None:
-            content = reply.model_dump(mode="json", by_alias=True, exclude_none=True)
-            return httpx2.Response(400, json=content, request=request)
-        self.link.replies.send_nowait(SessionMessage(reply))
+        text = f"{self._shown_url}: {why}"
+        error = types.ErrorData(code=types.INTERNAL_ERROR, message=text, data=data)
+        return self._answer(request, error)
+
+    def _answer(
+        self, request: httpx2.Request, error: types.ErrorData
+    ) -> httpx2.Response:
+        """Give a request its error as if the server had sent it; a stream has none."""
+        if request.method != "POST":
+            raise ToolError(error.message)
+        body = json.loads(request.content)
+        if "method" in body and "id" in body:
+            reply = types.JSONRPCError(jsonrpc="2.0", id=body["id"], error=error)
+            with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+                self._inbox.send_nowait(SessionMessage(reply))
         return httpx2.Response(202, request=request)
-
-
-def _is_jsonrpc_error(response: httpx2.Response) -> bool:
-    try:
-        types.JSONRPCError.model_validate_json(response.content)
-    except ValidationError:
-        return False
-    return True
 
 
 @asynccontextmanager
 async def _http_transport(
     config: ServerConfig, link: _Link
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Speak to a remote server over Streamable HTTP or the older SSE transport.
-
-    A call may be silent for as long as it likes, so nothing bounds the reading.
-    """
-
-    def client(*_: object, **__: object) -> _HttpClient:
-        timeout = httpx2.Timeout(30, read=None)
-        http = _HttpClient(headers=dict(config.headers), timeout=timeout)
-        http.link, http.shown_url = link, config.shown_url
-        return http
-
+    """Speak to a remote server over Streamable HTTP or the older SSE transport."""
     inbox, messages = anyio.create_memory_object_stream[Any](math.inf)
+    http = _HttpClient(config, link, inbox)
+    transport: AbstractAsyncContextManager[Any] = streamable_http_client(
+        config.url, http_client=http, max_sse_event_size=None
+    )
     if config.transport == "sse":
-        link.replies = inbox
-        transport = sse_client(config.url, httpx_client_factory=client)
-    else:
-        transport = _streamable_http_transport(config.url, client())
-    async with transport as (read, write), anyio.create_task_group() as tasks:
-        tasks.start_soon(_pump, link, read, inbox)
-        yield messages, write
-        tasks.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def _streamable_http_transport(
-    url: str, client: _HttpClient
-) -> AsyncIterator[tuple[Any, Any]]:
-    async with client:  # which the SDK leaves to whoever made it
-        options: dict[str, Any] = {"http_client": client, "max_sse_event_size": None}
-        async with streamable_http_client(url, **options) as streams:
-            yield streams
+        transport = sse_client(config.url, httpx_client_factory=lambda *_, **__: http)
+    try:
+        async with transport as (read, write), anyio.create_task_group() as tasks:
+            tasks.start_soon(_pump, link, read, inbox)
+            yield messages, write
+            tasks.cancel_scope.cancel()
+    finally:
+        await http.aclose()
 
 
 async def _pump(link: _Link, read: Any, inbox: _Inbox) -> None:
     try:
         async for message in read:
-            await inbox.send(message)
+            with suppress(anyio.BrokenResourceError):  # the session was left already
+                inbox.send_nowait(message)
     finally:
-        _end(link, inbox, "closed the connection")
+        _end(link, inbox, "" if link.gone.is_set() else "closed the connection")
 
 
 # === Workbench ========================================================================
@@ -1245,12 +1212,12 @@ class OpenedToolbox:
     config: ToolboxConfig
     connections: Mapping[str, ServerConnection]
 
-    def tools(self) -> list[dict[str, Any]]:
+    def tools(self) -> list[JSON]:
         """The tools of all servers that are up, as `open_toolbox` shows them."""
         servers = self.connections.items()
         return [self._shown(name, t) for name, c in servers if c.up for t in c.tools]
 
-    def _shown(self, server: str, tool: Mapping[str, Any]) -> dict[str, Any]:
+    def _shown(self, server: str, tool: Mapping[str, Any]) -> JSON:
         source = f"{self.name}/{server}"
         described = tool.get("description")
         origin = {"source_server": server, "toolbox_name": self.name}
@@ -1265,7 +1232,7 @@ class OpenedToolbox:
         meta = {**origin, "original_name": tool["name"]}
         return {**shown, "_meta": {**(tool.get("_meta") or {}), **meta}}
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> JSON:
         """The result of `open_toolbox` (seed: Open Toolbox Response Format)."""
         servers = self.connections.items()
         failures = {name: c.failure for name, c in servers if c.failure is not None}
@@ -1359,7 +1326,7 @@ class Workbench:
         name: str,
         client: ServerSession | None = None,
         on_progress: ProgressFnT | None = None,
-    ) -> dict[str, Any]:
+    ) -> JSON:
         """Start what is not up of a toolbox's servers; its state and its tools.
 
         Answers when every server has settled, after `OPEN_TIMEOUT` if one is up by
@@ -1389,7 +1356,7 @@ class Workbench:
         params: Mapping[str, Any],
         client: ServerSession | None = None,
         on_progress: ProgressFnT | None = None,
-    ) -> dict[str, Any]:
+    ) -> JSON:
         """Call a tool of an open toolbox by its full name; the server's result as it came.
 
         `params` are the wire parameters of `tools/call` without the name.
@@ -1555,7 +1522,7 @@ def create_server(config: WorkbenchConfig) -> Server[Workbench]:
 
 async def _call_tool(
     context: _Context, params: types.CallToolRequestParams
-) -> dict[str, Any] | types.CallToolResult:
+) -> JSON | types.CallToolResult:
     """The one place where errors become results that a model can act on."""
     if params.name not in _META_TOOLS:
         raise MCPError(
@@ -1587,7 +1554,7 @@ def _compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-async def _use_tool(context: _Context, arguments: dict[str, Any]) -> dict[str, Any]:
+async def _use_tool(context: _Context, arguments: JSON) -> JSON:
     toolbox, tool = arguments["toolbox_name"], arguments["tool_name"]
     wire, session = context.params or {}, context.session
     retry = {
@@ -1617,7 +1584,7 @@ async def _use_tool(context: _Context, arguments: dict[str, Any]) -> dict[str, A
     raise ToolError(f"Error executing tool '{tool}' in toolbox '{toolbox}': {failure}")
 
 
-def _deliverable(result: dict[str, Any], session: ServerSession) -> dict[str, Any]:
+def _deliverable(result: JSON, session: ServerSession) -> JSON:
     """A downstream result in what the client's protocol era can carry."""
     if _is_modern(session):
         return {**_COMPLETE, **result}
@@ -1632,13 +1599,13 @@ def _deliverable(result: dict[str, Any], session: ServerSession) -> dict[str, An
     return result
 
 
-def _checked_arguments(params: types.CallToolRequestParams) -> dict[str, Any]:
+def _checked_arguments(params: types.CallToolRequestParams) -> JSON:
     """The arguments of a meta-tool, with `arguments` as an object.
 
     Models tend to send an object as a string that holds it: that is taken for it.
     """
     tool = _META_TOOLS[params.name]
-    fields: dict[str, dict[str, Any]] = tool.input_schema["properties"]
+    fields: dict[str, JSON] = tool.input_schema["properties"]
     given = dict(params.arguments or {})
     for name in given.keys() - fields.keys():
         known = ", ".join(fields)
@@ -1680,8 +1647,8 @@ def toolbox_tool(
     schema = {
         "type": "object",
         "properties": described,
-        "required": list(required),
         "additionalProperties": False,
+        **({"required": list(required)} if required else {}),
     }
 
     def register(run: Callable[..., str]) -> Callable[..., str]:
@@ -1753,8 +1720,9 @@ def create_toolbox_server() -> Server[Any]:
     )
 
 
-def _run_toolbox_tool(name: str, arguments: dict[str, Any]) -> str:
-    from jsonschema import Draft202012Validator  # slow to import, and only needed here
+def _run_toolbox_tool(name: str, arguments: JSON) -> str:
+    # Slow to import, and only needed here.
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
     if name not in TOOLBOX_TOOLS:
         known = ", ".join(TOOLBOX_TOOLS)
@@ -1905,13 +1873,21 @@ def _can_be_polled(fd: int) -> bool:
     return is_stream and sys.platform != "win32"
 
 
+async def _watch_stdout(on_close: Callable[[], None]) -> None:
+    """Notice an idle client's end: the pipe's write end then polls as readable."""
+    if sys.platform == "linux" and stat.S_ISFIFO(os.fstat(1).st_mode):
+        await anyio.wait_readable(1)
+        on_close()
+
+
 async def serve_stdio(server: Server[Any]) -> int:
     """Serve over stdin and stdout until stdin ends or the task is cancelled."""
-    streams: tuple[Any, ...] = ()
     polled = _can_be_polled(0) and _can_be_polled(1)
-    with anyio.CancelScope() as scope, redirect_stdout(sys.stderr):
+    async with anyio.create_task_group() as tasks:
+        stop, streams = tasks.cancel_scope.cancel, cast(tuple[Any, ...], ())
         if polled:
-            streams = (_Stdin(), _Stdout(scope.cancel))
+            streams = (_Stdin(), _Stdout(stop))
+            tasks.start_soon(_watch_stdout, stop)
         async with stdio_server(*streams) as (read, write):
             try:
                 await server.run(read, write, server.create_initialization_options())
@@ -1919,8 +1895,9 @@ async def serve_stdio(server: Server[Any]) -> int:
                 if not polled:
                     os._exit(0)  # the SDK's reader thread would block until stdin ends
                 raise
-            # What is still to be written must not wait for a client that stopped reading.
-            scope.deadline = anyio.current_time() + STDOUT_GRACE
+            # What is still to be written must not wait for a client that does not read.
+            tasks.cancel_scope.deadline = anyio.current_time() + STDOUT_GRACE
+        stop()
     return 0
 
 
@@ -1933,16 +1910,21 @@ def serve_http(address: str) -> int:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, int(port)), family=family)
-    except (OSError, ValueError, OverflowError) as error:
-        log.error("Cannot listen on %s: %s", address, error)
+    except (ValueError, OverflowError):
+        log.error("Cannot listen on %r: expected [HOST:]PORT", address)
+        return 1
+    except OSError as error:
+        log.error("Cannot listen on %s: %s", address, error.strerror)
         return 1
     shown = f"[{host}]" if ":" in host else host
     log.info("Toolbox at http://%s:%d/mcp", shown, listener.getsockname()[1])
     if not _is_loopback(host):
         log.warning("No authentication: bind to %s in a trusted environment only", host)
     # Without a timeout it would wait for the open streams.
-    options: dict[str, Any] = {"log_config": None, "timeout_graceful_shutdown": 1}
+    options: JSON = {"log_config": None, "timeout_graceful_shutdown": 1}
     toolbox = uvicorn.Server(uvicorn.Config(ToolboxApp(host), **options))
+    # Streams that are open at the end are not errors, as uvicorn has it.
+    logging.getLogger("uvicorn.error").addFilter(lambda _: not toolbox.should_exit)
 
     async def serve() -> int:
         await toolbox.serve(sockets=[listener])
@@ -2108,7 +2090,7 @@ def parse_command_line(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.call and len(options.call) > 2:
         parser.error("--call takes a NAME and at most one JSON object")
-    if options.http and not options.toolbox:
+    if options.http is not None and not options.toolbox:
         parser.error("--http goes with --toolbox")
     return options
 
@@ -2119,7 +2101,7 @@ def main(arguments: list[str] | None = None) -> int:
     formatter, flush = start_logging(options.verbose)
     bind = functools.partial
     try:
-        if options.http:
+        if options.http is not None:
             return serve_http(options.http)
         if options.toolbox:
             return run(bind(serve_stdio, create_toolbox_server()), interrupted=0)
