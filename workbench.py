@@ -25,6 +25,7 @@ import datetime
 import difflib
 import fnmatch
 import functools
+import io
 import ipaddress
 import json
 import logging
@@ -33,13 +34,14 @@ import math
 import os
 import queue
 import re
+import select
 import signal
 import socket
 import stat
 import sys
 import threading
 import zoneinfo
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -147,7 +149,8 @@ class WorkbenchConfig:
     variables: frozenset[str] = frozenset()  # it refers to them: withheld from servers
     secrets: tuple[str, ...] = ()  # texts that no log line and no reason may show
     warnings: tuple[str, ...] = ()  # lines about what was ignored
-    source: str | None = None  # its file; None for the built-in demo
+    source: str | None = None  # its file
+    is_demo: bool = False
 
     def mask(self, text: str) -> str:
         """`text` with `***` in place of every secret."""
@@ -193,8 +196,8 @@ class _Object(dict[str, Any]):
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
-        keys = [key for key, _ in pairs]
-        self.duplicates = [key for key in self if keys.count(key) > 1]
+        count = Counter(key for key, _ in pairs)
+        self.duplicates = [key for key in count if count[key] > 1]
 
 
 _NOTHING = object()
@@ -221,7 +224,8 @@ def _json_type(value: Any) -> str:
 
 
 def _join(place: str, key: str) -> str:
-    shown = key if key and key.isprintable() else json.dumps(key)
+    plain = key.isprintable() and re.fullmatch(r"[^\s.\[\]\"]+", key)
+    shown = key if plain else json.dumps(key)
     return f"{place}.{shown}" if place else shown
 
 
@@ -291,9 +295,9 @@ class _ConfigParser:
         return entries
 
     def warn_unknown(self, entry: Mapping[str, Any], place: str, *known: str) -> None:
-        for key in entry.keys() - set(known):
-            about = f"unknown key, ignored (known: {', '.join(known)})"
-            self.warnings.append(f"{_join(place, key)}: {about}")
+        about = f"unknown key, ignored (known: {', '.join(known)})"
+        unknown = [_join(place, key) for key in entry if key not in known]
+        self.warnings += [f"{at}: {about}" for at in unknown]
 
     def text(self, value: Any, place: str) -> str:
         text = self.typed(value, str, place)
@@ -314,7 +318,14 @@ class _ConfigParser:
 
     def url(self, value: Any, place: str) -> str:
         url = self.text(value, place)
-        if not re.match(r"https?://[^/?#]", url):
+        try:
+            parts = urlsplit(url)
+            valid = (
+                parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+            )
+        except ValueError:  # its address or port is malformed
+            valid = False
+        if not valid:
             self.problem(place, "an http:// or https:// URL", "another string")
         return url
 
@@ -326,7 +337,7 @@ class _ConfigParser:
             self.problem(place, "either 'command' or 'url'", found)
         transport = "stdio" if local else "http"
         declared = set()
-        for key in entry.keys() & {"transport", "type"}:
+        for key in [key for key in ("transport", "type") if key in entry]:
             at, expected = f"{place}.{key}", "stdio" if local else "http or sse"
             transport = _TRANSPORTS.get(self.typed(entry[key], str, at), "")
             declared.add(transport)
@@ -363,6 +374,8 @@ class _ConfigParser:
 
     def toolbox(self, value: Any, place: str) -> ToolboxConfig:
         entry = self.entries(value, place)
+        if not isinstance(value, dict):
+            return ToolboxConfig("", {})
         self.warn_unknown(entry, place, "description", "mcpServers")
         at = f"{place}.mcpServers"
         described = self.text(
@@ -377,11 +390,14 @@ class _ConfigParser:
 
     def toolboxes(self, data: Any) -> dict[str, ToolboxConfig]:
         entry = self.entries(data, "")
+        if not isinstance(data, dict):
+            return {}
         self.warn_unknown(entry, "", "toolboxes", "toolMode")
         if entry.get("toolMode") == "proxy":
             self.warnings.append("toolMode: 'proxy' is the only mode, ignored")
         elif entry.get("toolMode", "dynamic") != "dynamic":
-            self.problem("toolMode", "'proxy' or no such key", "something else")
+            found = _json_type(entry["toolMode"])
+            self.problem("toolMode", "'proxy' or no such key", found)
         named = self.named(entry.get("toolboxes", _NOTHING), "toolboxes")
         return {
             name: self.toolbox(v, _join("toolboxes", name)) for name, v in named.items()
@@ -420,7 +436,7 @@ def parse_config(
     lines = [line for v in values if not os.path.exists(v) for line in v.splitlines()]
     servers = [s for toolbox in toolboxes.values() for s in toolbox.servers.values()]
     secrets = {line for line in lines if len(line) >= 8}
-    secrets |= {urlsplit(server.url).query for server in servers} - {""}
+    secrets |= {q for q in (urlsplit(s.url).query for s in servers) if len(q) >= 8}
     return WorkbenchConfig(
         toolboxes,
         frozenset(parser.variables),
@@ -455,7 +471,7 @@ def demo_config() -> WorkbenchConfig:
     toolbox = ToolboxConfig(
         "Echo and time", {"toolbox": ServerConfig("stdio", *command)}
     )
-    return WorkbenchConfig({"demo": toolbox})
+    return WorkbenchConfig({"demo": toolbox}, is_demo=True)
 
 
 def find_config(argument: str | None, environ: Mapping[str, str]) -> WorkbenchConfig:
@@ -497,6 +513,7 @@ class ToolError(Exception):
     """What went wrong, in one sentence for the model: a result with `isError`."""
 
 
+_WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 _Inbox = MemoryObjectSendStream[SessionMessage | Exception]
 # What our own HTTP client puts into the `data` of the JSON-RPC errors that it makes up.
@@ -590,7 +607,8 @@ class ServerConnection:
 
     async def settled(self) -> None:
         """Wait until the current start succeeded or failed."""
-        await self._link.settled.wait()
+        if not self._link.settled.is_set():  # even waiting for nothing takes a while
+            await self._link.settled.wait()
 
     async def refreshed(self) -> None:
         """Wait for a refresh of the tool list that is due, at most `OPEN_TIMEOUT`."""
@@ -627,7 +645,7 @@ class ServerConnection:
         session = await self.ensure_up(client)
         link = self._link
         # Not the SDK's own `call_tool`: it checks the result, and may list tools first.
-        request = types.Request[JSON, str](method="tools/call", params=params)
+        request = _WireRequest(method="tools/call", params=params)
         try:
             result: JSON = await session.send_request(
                 request, _RAW_RESULT, progress_callback=on_progress
@@ -965,6 +983,23 @@ class _LineSplitter:
         return [line for line in lines if line.strip()]
 
 
+_LINE_LIMIT = 8192  # bytes of a server's output that stand in one line of the log
+
+
+def _parse_message(line: bytes) -> types.JSONRPCMessage:
+    """One message; JavaScript sends half a surrogate pair where it cut one, repaired here.
+
+    Raises:
+        ValueError: It is no JSON-RPC message.
+    """
+    adapter = types.jsonrpc_message_adapter
+    try:
+        return adapter.validate_json(line, by_name=False)
+    except ValueError:
+        repaired = json.dumps(json.loads(line), ensure_ascii=False)
+        return adapter.validate_json(repaired.encode(errors="replace"), by_name=False)
+
+
 class _ServerProcess(asyncio.SubprocessProtocol):
     """A server process: its stdout as messages, its stderr as log lines, its end.
 
@@ -978,7 +1013,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         self._link = link
         self._died = False
         self._exited = anyio.Event()
-        self._splitters = {1: _LineSplitter(), 2: _LineSplitter(limit=65536)}
+        self._splitters = {1: _LineSplitter(), 2: _LineSplitter(_LINE_LIMIT)}
         self._inbox, self.messages = anyio.create_memory_object_stream[
             SessionMessage | Exception
         ](math.inf)
@@ -999,9 +1034,10 @@ class _ServerProcess(asyncio.SubprocessProtocol):
 
     def _receive(self, line: bytes) -> None:
         try:
-            message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-        except ValueError:
-            text = f"not an MCP message on stdout: {line[:200]!r}"
+            message = _parse_message(line)
+        except (ValueError, RecursionError):
+            shown = line[:_LINE_LIMIT].decode(errors="replace")
+            text = f"not an MCP message on stdout: {shown}"
             self._link.stderr.append(text)
             log.warning("%s: %s", self._name, text)
             return
@@ -1478,8 +1514,10 @@ def instructions(config: WorkbenchConfig) -> str:
         plural = "s" if len(toolbox.servers) != 1 else ""
         lines += [f"{name} ({len(toolbox.servers)} server{plural})"]
         lines += [f"  Description: {toolbox.description}", ""]
-    use = "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
-    return "\n".join([*lines, use] if config.source else [*lines, use, "", _DEMO_NOTE])
+    lines += [
+        "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
+    ]
+    return "\n".join([*lines, "", _DEMO_NOTE] if config.is_demo else lines)
 
 
 def create_server(config: WorkbenchConfig) -> Server[Workbench]:
@@ -1857,7 +1895,8 @@ class _Stdout:
     async def write(self, text: str) -> None:
         data = memoryview(text.encode())
         while data:
-            await anyio.wait_writable(1)
+            if not select.select((), (1,), (), 0)[1]:  # which spares most waits
+                await anyio.wait_writable(1)
             try:  # PIPE_BUF: a writable pipe takes as much without blocking
                 data = data[os.write(1, data[:4096]) :]
             except OSError:
@@ -1984,10 +2023,12 @@ async def call(config: WorkbenchConfig, name: str, arguments: str = "{}") -> int
         toolbox = split_tool_name(name)[0]
         params = {"arguments": json.loads(arguments)}
     except (ValueError, RecursionError) as error:
-        print(
-            f"expected {{toolbox}}__{{server}}__{{tool}} and JSON: {error}",
-            file=sys.stderr,
-        )
+        wanted = "{toolbox}__{server}__{tool} and a JSON object"
+        print(f"expected {wanted}: {error}", file=sys.stderr)
+        return 1
+    if not isinstance(params["arguments"], dict):
+        found = _json_type(params["arguments"])
+        print(f"arguments: expected an object, found {found}", file=sys.stderr)
         return 1
     async with running_workbench(config) as workbench:
         try:
@@ -2113,7 +2154,7 @@ def main(arguments: list[str] | None = None) -> int:
             return run(bind(check, config), interrupted=1)
         if options.call:
             return run(bind(call, config, *options.call), interrupted=1)
-        if config.source is None:
+        if config.is_demo:
             log.info("%s", _DEMO_NOTE)
         return run(bind(serve_stdio, create_server(config)), interrupted=0)
     except ConfigError as error:
@@ -2124,8 +2165,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    status = main()
-    with suppress(OSError):
+    cast(io.TextIOWrapper, sys.stdout).reconfigure(errors="replace")
+    try:
+        status = main()
         sys.stdout.flush()
+    except BrokenPipeError:  # nobody reads what --check or --call print
+        status = 1
     # Not `sys.exit`: the logging thread may be blocked by a stderr that nobody reads.
     os._exit(status)
