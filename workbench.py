@@ -54,7 +54,7 @@ import anyio.abc
 import httpx2
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp import types
-from mcp.client.session import ClientSession, IncomingMessage
+from mcp.client.session import ClientRequestContext, ClientSession, IncomingMessage
 from mcp.client.sse import sse_client
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
@@ -216,6 +216,7 @@ _TRANSPORTS = {
     "streamableHttp": "http",
     "sse": "sse",
 }
+_HEADER = re.compile("[!-~]([\t -~]*[!-~])?")
 _T = TypeVar("_T")
 
 
@@ -313,6 +314,14 @@ class _ConfigParser:
         items = self.entries(value, place).items()
         return {key: self.typed(item, str, _join(place, key)) for key, item in items}
 
+    def headers(self, value: Any, place: str) -> dict[str, str]:
+        headers = self.text_map(value, place)
+        for name, text in headers.items():
+            if not (_HEADER.fullmatch(name) and _HEADER.fullmatch(text or "-")):
+                expected = "printable ASCII without space around it"
+                self.problem(_join(place, name), expected, "another string")
+        return headers
+
     def filters(self, value: Any, place: str) -> tuple[str, ...]:
         return ("*",) if value == "*" else self.texts(value, place)
 
@@ -361,7 +370,7 @@ class _ConfigParser:
             readers |= {"command": self.text, "args": self.texts}
             readers |= {"env": self.text_map, "cwd": self.text}
         else:
-            readers |= {"url": self.url, "headers": self.text_map}
+            readers |= {"url": self.url, "headers": self.headers}
         self.warn_unknown(entry, place, *readers, "transport", "type", "disabled")
         values = {
             key.replace("toolFilters", "tool_filters"): read(
@@ -516,9 +525,9 @@ class ToolError(Exception):
 _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 _Inbox = MemoryObjectSendStream[SessionMessage | Exception]
-# What our own HTTP client puts into the `data` of the JSON-RPC errors that it makes up.
-_SESSION_GONE = "workbench: this HTTP session is gone and nothing was executed"
-_HTTP_FAILURE = "workbench: this HTTP request failed"
+# The `data` of JSON-RPC errors that a transport of ours made up, in place of the server.
+_OWN_ERROR = "workbench: what is wrong with the answer"
+_UNREACHED = "workbench: the server is gone and has not seen this request"
 
 
 class _Link:
@@ -605,29 +614,36 @@ class ServerConnection:
             self._link = _Link(client)
             self._owners.start_soon(self._own, self._link)
 
-    async def settled(self) -> None:
-        """Wait until the current start succeeded or failed."""
-        if not self._link.settled.is_set():  # even waiting for nothing takes a while
-            await self._link.settled.wait()
-
     async def refreshed(self) -> None:
         """Wait for a refresh of the tool list that is due, at most `OPEN_TIMEOUT`."""
         if self._link.up:
             with anyio.move_on_after(OPEN_TIMEOUT):
                 await self._link.fresh.wait()
 
-    async def ensure_up(self, client: ServerSession | None) -> ClientSession:
+    async def settled(self, client: ServerSession | None) -> _Link:
+        """Start the server if need be and wait until it is up or has failed.
+
+        One that died while this was looking is started once more.
+        """
+        for _ in range(2):
+            self.start(client)
+            link = self._link
+            if not link.settled.is_set():  # even waiting for nothing takes a while
+                await link.settled.wait()
+            if link.up or link.session is None:
+                break
+        return link
+
+    async def ensure_up(self, client: ServerSession | None) -> _Link:
         """Start the server if it is not up, and wait for it.
 
         Raises:
             ToolError: It did not start, and why.
         """
-        self.start(client)
-        await self.settled()
-        session = self._link.session
-        if session is None or self.failure is not None:
-            raise ToolError(f"server '{self.name}' failed to start: {self.failure}")
-        return session
+        link = await self.settled(client)
+        if link.session is None:
+            raise ToolError(f"server '{self.name}' failed to start: {link.reason}")
+        return link
 
     async def call(
         self,
@@ -642,26 +658,32 @@ class ServerConnection:
             MCPError: The server's own JSON-RPC error.
         """
         was_up = self.up
-        session = await self.ensure_up(client)
-        link = self._link
+        link = await self.ensure_up(client)
+        session = cast(ClientSession, link.session)
         # Not the SDK's own `call_tool`: it checks the result, and may list tools first.
+        if _is_modern(session) and self.log_level is not None:  # of an older client
+            opted_in = {types.LOG_LEVEL_META_KEY: self.log_level}
+            params = {**params, "_meta": {**params.get("_meta", {}), **opted_in}}
         request = _WireRequest(method="tools/call", params=params)
         try:
             result: JSON = await session.send_request(
                 request, _RAW_RESULT, progress_callback=on_progress
             )
+            if result.get("resultType", "input_required") != "input_required":
+                # The SDK takes anything with a `resultType` for the other kind of result.
+                types.CallToolResult.model_validate(result, by_name=False)
             return result
         except ValidationError as error:
             text = f"server '{self.name}' answered with something that is not valid MCP"
             raise ToolError(f"{text}: {_first_error(error)}") from None
         except MCPError as error:
-            if error.data != _SESSION_GONE or not was_up:
+            if error.data != _UNREACHED or not was_up:
                 raise self._call_failure(link, error) from None
-        return await self.call(client, params, on_progress)  # in a fresh session
+        return await self.call(client, params, on_progress)  # in a fresh life
 
     def _call_failure(self, link: _Link, error: MCPError) -> Exception:
         """What to tell of a call that ended in `error`: the server's own, or ours."""
-        if error.data in (_HTTP_FAILURE, _SESSION_GONE):
+        if error.data in (_OWN_ERROR, _UNREACHED):
             return ToolError(f"server '{self.name}': {error.message}")
         if not link.gone.is_set():
             return error
@@ -738,14 +760,13 @@ class ServerConnection:
 
     def _cause(self, error: BaseException) -> str:
         """One readable line for why a server did not start."""
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        text = " ".join(str(error).split()) or type(error).__name__
+        error = _innermost(error)
+        text = _one_line(error)
         if isinstance(error, ValidationError):
             text = f"its answer is not valid MCP: {_first_error(error)}"
         elif isinstance(error, TimeoutError):
             text = f"no answer within {CONNECT_TIMEOUT:g} seconds"
-        elif isinstance(error, OSError) and error.strerror:
+        elif isinstance(error, OSError) and error.filename is not None:
             text = f"cannot start {error.filename!r}: {error.strerror}"
         url = self.config.shown_url
         return text if url in text else f"{url}: {text}"
@@ -862,9 +883,29 @@ def _announces_tool_changes(session: ClientSession) -> bool:
     return tools is not None and bool(tools.list_changed)
 
 
+def _innermost(error: BaseException) -> BaseException:
+    """What lies behind an error: the first of a group, what it was raised from."""
+    behind: Any = error
+    while isinstance(behind, Exception):
+        error, behind = behind, behind.__cause__ or behind.__context__
+        if isinstance(error, ExceptionGroup):
+            behind = error.exceptions[0]
+    return error
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error)
+    if isinstance(error, ConnectionError) and error.errno:
+        text = os.strerror(error.errno)  # asyncio has a text of its own
+    return " ".join(text.split()) or type(error).__name__
+
+
 def _first_error(error: ValidationError) -> str:
     """The first offending field of an answer, and what is wrong with it."""
-    first = error.errors(include_url=False, include_input=False)[0]
+    errors = error.errors(include_url=False, include_input=False)
+    # A union reports all its members: those of another type do not matter.
+    others = {e["loc"][:-1] for e in errors if e["type"] == "literal_error"}
+    first = next((e for e in errors if e["loc"][:-1] not in others), errors[0])
     return f"{'.'.join(map(str, first['loc'])) or 'result'}: {first['msg']}"
 
 
@@ -929,8 +970,9 @@ def _relay(client: ServerSession) -> JSON:
         request = types.CreateMessageRequest(params=params)
         return await ask(request, types.CreateMessageResultWithTools)
 
-    async def list_roots(_: object) -> Any:
-        return await ask(types.ListRootsRequest(), types.ListRootsResult)
+    async def list_roots(context: ClientRequestContext) -> Any:
+        params = types.RequestParams(_meta=context.meta) if context.meta else None
+        return await ask(types.ListRootsRequest(params=params), types.ListRootsResult)
 
     async def elicit(_: object, params: types.ElicitRequestParams) -> Any:
         if modes.url is None if params.mode == "url" else modes.url and not modes.form:
@@ -986,18 +1028,38 @@ class _LineSplitter:
 _LINE_LIMIT = 8192  # bytes of a server's output that stand in one line of the log
 
 
+_HALF_PAIRS = re.compile("[\ud800-\udfff]")
+
+
 def _parse_message(line: bytes) -> types.JSONRPCMessage:
-    """One message; JavaScript sends half a surrogate pair where it cut one, repaired here.
+    """One message of a server; an answer that is none as the error that says so.
+
+    JavaScript sends half a surrogate pair where it cut one: it is replaced.
 
     Raises:
-        ValueError: It is no JSON-RPC message.
+        ValueError: It is neither, so that nobody waits for it.
     """
     adapter = types.jsonrpc_message_adapter
-    try:
+    with suppress(ValueError):
         return adapter.validate_json(line, by_name=False)
-    except ValueError:
-        repaired = json.dumps(json.loads(line), ensure_ascii=False)
-        return adapter.validate_json(repaired.encode(errors="replace"), by_name=False)
+    value = json.loads(line)
+    try:
+        repaired = _HALF_PAIRS.sub(
+            "\N{REPLACEMENT CHARACTER}", json.dumps(value, ensure_ascii=False)
+        )
+        return adapter.validate_json(repaired, by_name=False)
+    except ValidationError:
+        if not isinstance(value, dict) or "method" in value or "id" not in value:
+            raise
+    try:
+        kind = types.JSONRPCError if "error" in value else types.JSONRPCResponse
+        return kind.model_validate(value)
+    except ValidationError as error:
+        text = f"answered with something that is not valid MCP: {_first_error(error)}"
+        failure = types.ErrorData(
+            code=types.INTERNAL_ERROR, message=text, data=_OWN_ERROR
+        )
+        return types.JSONRPCError(jsonrpc="2.0", id=value["id"], error=failure)
 
 
 class _ServerProcess(asyncio.SubprocessProtocol):
@@ -1014,7 +1076,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         self._died = False
         self._exited = anyio.Event()
         self._splitters = {1: _LineSplitter(), 2: _LineSplitter(_LINE_LIMIT)}
-        self._inbox, self.messages = anyio.create_memory_object_stream[
+        self.inbox, self.messages = anyio.create_memory_object_stream[
             SessionMessage | Exception
         ](math.inf)
 
@@ -1042,10 +1104,11 @@ class _ServerProcess(asyncio.SubprocessProtocol):
             log.warning("%s: %s", self._name, text)
             return
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-            self._inbox.send_nowait(SessionMessage(message))
+            self.inbox.send_nowait(SessionMessage(message))
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        self._ending()
+        if fd != 2:
+            self._ending()
 
     def process_exited(self) -> None:
         self._exited.set()
@@ -1068,14 +1131,19 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         if status is None:
             how = "closed its stdin or stdout"
         elif status < 0:
-            how = f"was killed by {signal.Signals(-status).name}"
-        _end(self._link, self._inbox, how if self._died else "")
+            names = {number.value: number.name for number in signal.Signals}
+            how = f"was killed by {names.get(-status, f'signal {-status}')}"
+        _end(self._link, self.inbox, how if self._died else "")
 
     async def send(self, message: SessionMessage) -> None:
-        if self._stdin.is_closing():
-            raise anyio.BrokenResourceError
         text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-        self._stdin.write(text.encode() + b"\n")
+        if not self._stdin.is_closing():
+            self._stdin.write(text.encode() + b"\n")
+        if self._stdin.is_closing():  # before, or by this: nobody reads it any more
+            self._ending()
+            if isinstance(message.message, types.JSONRPCRequest):
+                raise MCPError(types.CONNECTION_CLOSED, "Connection closed", _UNREACHED)
+            raise anyio.BrokenResourceError
 
     async def aclose(self) -> None:
         self._stdin.close()
@@ -1122,20 +1190,22 @@ async def _process_transport(
         from mcp.os.win32.utilities import get_windows_executable_command
 
         command = get_windows_executable_command(command)
-    with anyio.CancelScope(shield=True):  # else a process might start that nobody holds
-        _, process = await asyncio.get_running_loop().subprocess_exec(
-            lambda: _ServerProcess(name, link),
-            command,
-            *config.args,
-            env=environment,
-            cwd=config.cwd,
-            start_new_session=True,
-        )
-    try:
-        yield process.messages, process
-    finally:
-        with anyio.CancelScope(shield=True):
-            await process.stop()
+    process = _ServerProcess(name, link)
+    with process.inbox, process.messages:
+        with anyio.CancelScope(shield=True):  # else it might run with nobody to stop it
+            await asyncio.get_running_loop().subprocess_exec(
+                lambda: process,
+                command,
+                *config.args,
+                env=environment,
+                cwd=config.cwd,
+                start_new_session=True,
+            )
+        try:
+            yield process.messages, process
+        finally:
+            with anyio.CancelScope(shield=True):
+                await process.stop()
 
 
 class _HttpClient(httpx2.AsyncClient):
@@ -1146,8 +1216,9 @@ class _HttpClient(httpx2.AsyncClient):
     """
 
     def __init__(self, config: ServerConfig, link: _Link, inbox: _Inbox) -> None:
-        timeout = httpx2.Timeout(30, read=None)  # a call may be silent for ever
-        super().__init__(headers=dict(config.headers), timeout=timeout)
+        # A call may be silent for ever, and so may any number of others beside it.
+        timeout, limits = httpx2.Timeout(30, read=None), httpx2.Limits()
+        super().__init__(headers=dict(config.headers), timeout=timeout, limits=limits)
         self._shown_url = config.shown_url
         self._link = link
         self._inbox = inbox
@@ -1163,8 +1234,7 @@ class _HttpClient(httpx2.AsyncClient):
             if response.status_code >= 400 or not is_stream:
                 await response.aread()
         except httpx2.RequestError as error:
-            text = " ".join(str(error).split()) or type(error).__name__
-            return self._refuse(request, text)
+            return self._refuse(request, _one_line(_innermost(error)))
         if response.status_code < 400:
             return response
         return self._refuse_status(request, response)
@@ -1173,21 +1243,24 @@ class _HttpClient(httpx2.AsyncClient):
         self, request: httpx2.Request, response: httpx2.Response
     ) -> httpx2.Response:
         """An error status as the server's own error, or one that names the status."""
-        status = response.status_code
-        gone = status == 404 or (status == 400 and "session" in response.text.lower())
+        status, error = response.status_code, None
+        with suppress(ValidationError):
+            error = types.JSONRPCError.model_validate_json(response.content).error
+        gone = status == 404
+        if status == 400 and (error is None or error.code == types.CONNECTION_CLOSED):
+            gone = "session" in response.text.lower()  # so says the TypeScript SDK
         if gone and "mcp-session-id" in request.headers:
             self._link.end = "ended the session"
             self._link.gone.set()
             self._link.hangup.set()
-            return self._refuse(request, "the session is gone", _SESSION_GONE)
-        with suppress(ValidationError):
-            reply = types.JSONRPCError.model_validate_json(response.content)
-            return self._answer(request, reply.error)
+            return self._refuse(request, "the session is gone", _UNREACHED)
+        if error is not None:
+            return self._answer(request, error)
         hint = ": check 'headers' in the configuration" if status in (401, 403) else ""
         return self._refuse(request, f"HTTP {status} {response.reason_phrase}{hint}")
 
     def _refuse(
-        self, request: httpx2.Request, why: str, data: str = _HTTP_FAILURE
+        self, request: httpx2.Request, why: str, data: str = _OWN_ERROR
     ) -> httpx2.Response:
         text = f"{self._shown_url}: {why}"
         error = types.ErrorData(code=types.INTERNAL_ERROR, message=text, data=data)
@@ -1219,22 +1292,25 @@ async def _http_transport(
     )
     if config.transport == "sse":
         transport = sse_client(config.url, httpx_client_factory=lambda *_, **__: http)
-    try:
-        async with transport as (read, write), anyio.create_task_group() as tasks:
-            tasks.start_soon(_pump, link, read, inbox)
-            yield messages, write
-            tasks.cancel_scope.cancel()
-    finally:
-        await http.aclose()
+    with inbox, messages:
+        try:
+            async with transport as (read, write), anyio.create_task_group() as tasks:
+                tasks.start_soon(_pump, link, read, inbox)
+                yield messages, write
+                tasks.cancel_scope.cancel()
+        finally:
+            await http.aclose()
 
 
 async def _pump(link: _Link, read: Any, inbox: _Inbox) -> None:
+    how = ""
     try:
         async for message in read:
             with suppress(anyio.BrokenResourceError):  # the session was left already
                 inbox.send_nowait(message)
+        how = "" if link.gone.is_set() else "closed the connection"
     finally:
-        _end(link, inbox, "" if link.gone.is_set() else "closed the connection")
+        _end(link, inbox, how)
 
 
 # === Workbench ========================================================================
@@ -1284,19 +1360,21 @@ class OpenedToolbox:
             "tools": self.tools(),
         }
 
-    async def settle(self, on_progress: ProgressFnT | None) -> None:
-        """Wait as `open_toolbox` promises, and report each server that settles."""
+    async def settle(
+        self, client: ServerSession | None, on_progress: ProgressFnT | None
+    ) -> None:
+        """Start the servers, wait as `open_toolbox` promises, report each that settles."""
         send, settled = anyio.create_memory_object_stream[str](math.inf)
         deadline = anyio.current_time() + OPEN_TIMEOUT
 
-        async def wait(server: str) -> None:
-            await self.connections[server].settled()
+        async def settle(server: str) -> None:
+            await self.connections[server].settled(client)
             send.send_nowait(server)
 
         with send, settled:
             async with anyio.create_task_group() as tasks:
                 for server in self.connections:
-                    tasks.start_soon(wait, server)
+                    tasks.start_soon(settle, server)
                 for count in range(len(self.connections)):
                     server = await settled.receive()
                     if self.connections[server].up:  # from now on it may be too late
@@ -1373,13 +1451,14 @@ class Workbench:
             ToolError: There is no such toolbox, or none of its servers started.
         """
         toolbox = self.prepare(name)
-        for connection in toolbox.connections.values():
-            connection.start(client)
-        await toolbox.settle(on_progress)
-        answer = toolbox.answer()
-        failed = answer.get("servers_failed", {})
-        if len(failed) < len(toolbox.connections):
-            return answer
+        servers = toolbox.connections
+        while True:
+            await toolbox.settle(client, on_progress)
+            failed = {name: c.failure for name, c in servers.items() if c.failure}
+            if any(connection.up for connection in servers.values()):
+                return toolbox.answer()
+            if len(failed) == len(servers):
+                break  # else another open has started one again that had failed here
         if self.open_toolboxes.get(name) is toolbox:
             del self.open_toolboxes[name]
         reasons = "; ".join(f"{server}: {why}" for server, why in failed.items())
@@ -1663,7 +1742,9 @@ def _decoded(arguments: Any) -> Any:
         return {}
     if isinstance(arguments, str):
         with suppress(ValueError, RecursionError):
-            return json.loads(arguments)
+            decoded = json.loads(arguments)
+            json.dumps(decoded, ensure_ascii=False, allow_nan=False).encode()
+            return decoded
     return arguments
 
 
@@ -1989,7 +2070,7 @@ async def check(config: WorkbenchConfig) -> int:
             connection.start(None)
         width = max((len(connection.name) for connection in connections), default=0)
         for connection in connections:
-            await connection.settled()
+            await connection.settled(None)
             why, seconds = connection.failure, connection.connect_seconds
             about = (
                 f"{len(connection.tools)} tools" if why is None else config.mask(why)
