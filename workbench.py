@@ -73,6 +73,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -85,6 +86,7 @@ EXIT_GRACE = 1.5  # between closing a server's stdin, SIGTERM and SIGKILL
 OUTPUT_GRACE = 0.25  # for the rest of an output after the first sign of its end
 STDOUT_GRACE = 0.5  # for our last answers to be read, after the end of stdin
 LOG_GRACE = 0.5  # for our last log lines to be read, before the process ends
+NOTIFY_TIMEOUT = 2.0  # for a remote server to take a notification
 RELISTEN_DELAY = 1.0  # between attempts to open a lost `subscriptions/listen` stream
 
 MAX_PAGES = 250  # of one `tools/list`, before its server is taken to be looping
@@ -420,6 +422,12 @@ Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is no
 For migration guidance, see: "Upgrading" in README.md"""
 
 
+def _shown_forms(secret: str) -> set[str]:
+    """The forms in which a secret may stand in a line of text."""
+    escaped = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
+    return {secret, secret.strip(), " ".join(secret.split()), *escaped}
+
+
 def parse_config(
     data: Any, environ: Mapping[str, str], source: str | None = None
 ) -> WorkbenchConfig:
@@ -442,10 +450,11 @@ def parse_config(
     if problems:
         raise ConfigError(*problems)
     values = [environ[name] for name in parser.variables & environ.keys()]
-    lines = [line for v in values if not os.path.exists(v) for line in v.splitlines()]
+    lines = {line for v in values if not os.path.exists(v) for line in v.splitlines()}
+    shown = {form for line in lines for form in _shown_forms(line)}
     servers = [s for toolbox in toolboxes.values() for s in toolbox.servers.values()]
-    secrets = {line for line in lines if len(line) >= 8}
-    secrets |= {q for q in (urlsplit(s.url).query for s in servers) if len(q) >= 8}
+    shown |= {urlsplit(server.url).query for server in servers}
+    secrets = [text for text in shown if len(text) >= 8]
     return WorkbenchConfig(
         toolboxes,
         frozenset(parser.variables),
@@ -489,10 +498,12 @@ def find_config(argument: str | None, environ: Mapping[str, str]) -> WorkbenchCo
     Raises:
         ConfigError: See `load_config`; a path that was given has to be readable.
     """
-    path = argument or environ.get("WORKBENCH_CONFIG")
-    if not path and os.path.exists("workbench-config.json"):
-        path = "workbench-config.json"
-    return load_config(path, environ) if path else demo_config()
+    if argument is not None or environ.get("WORKBENCH_CONFIG"):
+        given = environ["WORKBENCH_CONFIG"] if argument is None else argument
+        return load_config(given, environ)
+    if os.path.exists("workbench-config.json"):
+        return load_config("workbench-config.json", environ)
+    return demo_config()
 
 
 # === Tool names =======================================================================
@@ -526,6 +537,7 @@ _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 _Inbox = MemoryObjectSendStream[SessionMessage | Exception]
 # The `data` of JSON-RPC errors that a transport of ours made up, in place of the server.
+_CLOSED = "Connection closed"  # what the SDK says of a call whose connection ended
 _OWN_ERROR = "workbench: what is wrong with the answer"
 _UNREACHED = "workbench: the server is gone and has not seen this request"
 
@@ -552,6 +564,14 @@ class _Link:
     @property
     def up(self) -> bool:
         return self.session is not None and not self.gone.is_set()
+
+    def tools_changed(self) -> bool:
+        """Make a refresh of the tools due; False if one is due or running already."""
+        self.changed.set()
+        if self.fresh.is_set():
+            self.fresh = anyio.Event()
+            return True
+        return False
 
     def why(self, cause: str) -> str:
         """`cause`, with the last lines that the server wrote to stderr."""
@@ -593,7 +613,7 @@ class ServerConnection:
         """Why the server is not up; None while it is up or starting."""
         if self._link.up or not self._link.settled.is_set():
             return None
-        return self._link.reason or self._link.end or "hung up"
+        return self._link.reason or self._link.why(self._link.end or "hung up")
 
     @property
     def instructions(self) -> str | None:
@@ -614,11 +634,16 @@ class ServerConnection:
             self._link = _Link(client)
             self._owners.start_soon(self._own, self._link)
 
-    async def refreshed(self) -> None:
-        """Wait for a refresh of the tool list that is due, at most `OPEN_TIMEOUT`."""
-        if self._link.up:
+    async def refreshed(self, client: ServerSession | None) -> None:
+        """Wait for a refresh of the tool list that is due, at most `OPEN_TIMEOUT`.
+
+        A server that was up and died meanwhile is started again.
+        """
+        if self._link.session is not None:
             with anyio.move_on_after(OPEN_TIMEOUT):
-                await self._link.fresh.wait()
+                if self._link.up:
+                    await self._link.fresh.wait()
+                await self.settled(client)
 
     async def settled(self, client: ServerSession | None) -> _Link:
         """Start the server if need be and wait until it is up or has failed.
@@ -683,14 +708,18 @@ class ServerConnection:
 
     def _call_failure(self, link: _Link, error: MCPError) -> Exception:
         """What to tell of a call that ended in `error`: the server's own, or ours."""
-        if error.data in (_OWN_ERROR, _UNREACHED):
+        is_cut = bool(self.config.url) and error.message.startswith("SSE stream")
+        if error.data == _OWN_ERROR or is_cut:
             return ToolError(f"server '{self.name}': {error.message}")
-        if not link.gone.is_set():
+        is_end = (error.code, error.message) == (types.CONNECTION_CLOSED, _CLOSED)
+        if error.data != _UNREACHED and not (is_end and link.gone.is_set()):
             return error
-        end = link.why(link.end or "hung up")
+        end = f"server '{self.name}' {link.why(link.end or 'hung up')}"
+        if error.data == _UNREACHED:
+            return ToolError(f"{end}; it has not seen the call, so call again")
         return ToolError(
-            f"server '{self.name}' {end}; the call may have taken effect and was not "
-            "repeated, the next one starts the server again"
+            f"{end}; the call may have taken effect and was not repeated, the next one "
+            "starts the server again"
         )
 
     async def set_log_level(self, level: types.LoggingLevel) -> None:
@@ -703,7 +732,7 @@ class ServerConnection:
             params = types.SetLevelRequestParams(level=level)
             request = types.SetLevelRequest(params=params)
             with suppress(MCPError, ValidationError):
-                await session.send_request(request, types.EmptyResult)
+                await session.send_request(request, types.EmptyResult, OPEN_TIMEOUT)
 
     async def roots_changed(self) -> None:
         """Tell the server that the client's roots have changed."""
@@ -734,8 +763,8 @@ class ServerConnection:
             self.connect_seconds = anyio.current_time() - started
             log.warning("%s: %s", self.name, link.reason, exc_info=True)
         finally:
-            link.gone.set()
-            link.settled.set()
+            for event in (link.gone, link.settled, link.fresh):
+                event.set()  # nobody waits for it any longer
 
     async def _connect(self, link: _Link, session: ClientSession) -> None:
         await _negotiate(session, link.client)
@@ -814,8 +843,9 @@ class ServerConnection:
             await link.changed.wait()
             link.changed = anyio.Event()
             try:
-                tools = await self._list_tools(session)
-            except (MCPError, ValidationError) as error:
+                with anyio.fail_after(CONNECT_TIMEOUT):
+                    tools = await self._list_tools(session)
+            except (MCPError, ValidationError, TimeoutError) as error:
                 log.warning("%s: kept its old tools: %s", self.name, self._cause(error))
             else:
                 log.info("%s: tools refreshed: %s", self.name, _diff(self.tools, tools))
@@ -837,12 +867,9 @@ class ServerConnection:
             await anyio.sleep(RELISTEN_DELAY)
 
     def _tools_changed(self, link: _Link) -> None:
-        if link.fresh.is_set():
-            link.fresh = anyio.Event()
-        else:
+        if not link.tools_changed():
             skipped = "Skipping duplicate discovery - already in progress for: %s"
             log.debug(skipped, self.name)
-        link.changed.set()
 
     async def _on_message(self, link: _Link, message: IncomingMessage) -> None:
         if isinstance(message, anyio.EndOfStream):
@@ -1025,16 +1052,27 @@ class _LineSplitter:
         return [line for line in lines if line.strip()]
 
 
+_CONTROLS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f]")
 _LINE_LIMIT = 8192  # bytes of a server's output that stand in one line of the log
 
 
+_ANSWERED = re.compile(rb'"id"\s*:\s*(\d+)')
 _HALF_PAIRS = re.compile("[\ud800-\udfff]")
+
+
+def _repaired(line: bytes) -> str:
+    """JSON text that pydantic reads: without half surrogate pairs and the like.
+
+    Raises:
+        ValueError: It is no JSON in any reading.
+    """
+    text = line.decode(errors="replace")
+    text = json.dumps(json.loads(text, strict=False), ensure_ascii=False)
+    return _HALF_PAIRS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _parse_message(line: bytes) -> types.JSONRPCMessage:
     """One message of a server; an answer that is none as the error that says so.
-
-    JavaScript sends half a surrogate pair where it cut one: it is replaced.
 
     Raises:
         ValueError: It is neither, so that nobody waits for it.
@@ -1042,24 +1080,21 @@ def _parse_message(line: bytes) -> types.JSONRPCMessage:
     adapter = types.jsonrpc_message_adapter
     with suppress(ValueError):
         return adapter.validate_json(line, by_name=False)
-    value = json.loads(line)
-    try:
-        repaired = _HALF_PAIRS.sub(
-            "\N{REPLACEMENT CHARACTER}", json.dumps(value, ensure_ascii=False)
-        )
-        return adapter.validate_json(repaired, by_name=False)
-    except ValidationError:
-        if not isinstance(value, dict) or "method" in value or "id" not in value:
-            raise
-    try:
-        kind = types.JSONRPCError if "error" in value else types.JSONRPCResponse
-        return kind.model_validate(value)
-    except ValidationError as error:
-        text = f"answered with something that is not valid MCP: {_first_error(error)}"
-        failure = types.ErrorData(
-            code=types.INTERNAL_ERROR, message=text, data=_OWN_ERROR
-        )
-        return types.JSONRPCError(jsonrpc="2.0", id=value["id"], error=failure)
+    answered, why = _ANSWERED.search(line), "it cannot be read"
+    with suppress(ValueError, RecursionError):
+        text = _repaired(line)
+        with suppress(ValidationError):
+            return adapter.validate_json(text, by_name=False)
+        kind = types.JSONRPCError if '"error"' in text else types.JSONRPCResponse
+        try:
+            return kind.model_validate_json(text)
+        except ValidationError as error:
+            why = _first_error(error)
+    if answered is None or not (b'"result"' in line or b'"error"' in line):
+        raise ValueError("not a message")
+    text = f"answered with something that is not valid MCP: {why}"
+    failure = types.ErrorData(code=types.INTERNAL_ERROR, message=text, data=_OWN_ERROR)
+    return types.JSONRPCError(jsonrpc="2.0", id=int(answered[1]), error=failure)
 
 
 class _ServerProcess(asyncio.SubprocessProtocol):
@@ -1088,7 +1123,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         for line in self._splitters[fd].feed(data):
             if fd == 2:
-                text = line.decode(errors="replace").rstrip()
+                text = _CONTROLS.sub(" ", line.decode(errors="replace")).strip()
                 self._link.stderr.append(text)
                 log.info("[%s] %s", self._name, text)
             else:
@@ -1097,7 +1132,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
     def _receive(self, line: bytes) -> None:
         try:
             message = _parse_message(line)
-        except (ValueError, RecursionError):
+        except ValueError:
             shown = line[:_LINE_LIMIT].decode(errors="replace")
             text = f"not an MCP message on stdout: {shown}"
             self._link.stderr.append(text)
@@ -1142,7 +1177,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         if self._stdin.is_closing():  # before, or by this: nobody reads it any more
             self._ending()
             if isinstance(message.message, types.JSONRPCRequest):
-                raise MCPError(types.CONNECTION_CLOSED, "Connection closed", _UNREACHED)
+                raise MCPError(types.CONNECTION_CLOSED, _CLOSED, _UNREACHED)
             raise anyio.BrokenResourceError
 
     async def aclose(self) -> None:
@@ -1219,65 +1254,116 @@ class _HttpClient(httpx2.AsyncClient):
         # A call may be silent for ever, and so may any number of others beside it.
         timeout, limits = httpx2.Timeout(30, read=None), httpx2.Limits()
         super().__init__(headers=dict(config.headers), timeout=timeout, limits=limits)
-        self._shown_url = config.shown_url
+        self._config = config
         self._link = link
         self._inbox = inbox
+        self._had_stream = False
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        if request.method == "DELETE":  # it ends the session, at our own shutdown too
-            with anyio.move_on_after(1, shield=True):
-                return await super().send(request, **options)
-            return httpx2.Response(202, request=request)
-        try:
-            response = await super().send(request, **options)
-            is_stream = "event-stream" in response.headers.get("content-type", "")
-            if response.status_code >= 400 or not is_stream:
-                await response.aread()
-        except httpx2.RequestError as error:
-            return self._refuse(request, _one_line(_innermost(error)))
-        if response.status_code < 400:
+        body = json.loads(request.content) if request.method == "POST" else {}
+        if request.method == "GET" and "mcp-session-id" in request.headers:
+            return await self._open_stream(request, options)
+        may_wait = request.method == "GET" or ("method" in body and "id" in body)
+        # A notification would hold up what follows it, the end of a session ours.
+        limit = math.inf if may_wait else NOTIFY_TIMEOUT
+        with anyio.move_on_after(limit, shield=request.method == "DELETE"):
+            try:
+                response = await super().send(request, **options)
+                is_stream = "event-stream" in response.headers.get("content-type", "")
+                if response.status_code >= 400 or not is_stream:
+                    await response.aread()
+            except httpx2.RequestError as error:
+                return self._refuse(request, body, _one_line(_innermost(error)))
+            return self._checked(request, body, response)
+        return httpx2.Response(202, request=request)
+
+    async def _open_stream(
+        self, request: httpx2.Request, options: JSON
+    ) -> httpx2.Response:
+        """Open an older server's stream of notifications, however long it takes.
+
+        The SDK would give up after two failures. What the server said while there was
+        no stream is lost, so that its tools are listed again.
+        """
+        while True:
+            with suppress(httpx2.RequestError):
+                response = await super().send(request, **options)
+                if response.status_code < 500:
+                    break
+                await response.aclose()
+            await anyio.sleep(RELISTEN_DELAY)
+        if self._had_stream:
+            self._link.tools_changed()
+        self._had_stream = True
+        return self._checked(request, {}, response)
+
+    def _checked(
+        self, request: httpx2.Request, body: JSON, response: httpx2.Response
+    ) -> httpx2.Response:
+        """A response that the SDK can take, or what the request gets in its place."""
+        media_type = response.headers.get("content-type", "")
+        if response.status_code >= 400:
+            return self._refuse_status(request, body, response)
+        unanswered = "id" in body and body.get("method", "initialize") != "initialize"
+        is_final = response.is_success and "event-stream" not in media_type
+        if self._config.transport == "sse" or not (unanswered and is_final):
             return response
-        return self._refuse_status(request, response)
+        try:
+            message = _parse_message(response.content)
+        except ValueError:
+            told = f"HTTP {response.status_code} with {media_type or 'nothing'}"
+            return self._refuse(request, body, f"{told} instead of an MCP message")
+        return self._answer(request, body, message)
 
     def _refuse_status(
-        self, request: httpx2.Request, response: httpx2.Response
+        self, request: httpx2.Request, body: JSON, response: httpx2.Response
     ) -> httpx2.Response:
         """An error status as the server's own error, or one that names the status."""
-        status, error = response.status_code, None
-        with suppress(ValidationError):
-            error = types.JSONRPCError.model_validate_json(response.content).error
-        gone = status == 404
-        if status == 400 and (error is None or error.code == types.CONNECTION_CLOSED):
-            gone = "session" in response.text.lower()  # so says the TypeScript SDK
+        status = response.status_code
+        gone = status == 404 or (status == 400 and _NO_SESSION.search(response.text))
         if gone and "mcp-session-id" in request.headers:
             self._link.end = "ended the session"
-            self._link.gone.set()
-            self._link.hangup.set()
-            return self._refuse(request, "the session is gone", _UNREACHED)
-        if error is not None:
-            return self._answer(request, error)
+            self._link.gone.set()  # but others may still be told so themselves
+            loop = asyncio.get_running_loop()
+            loop.call_later(NOTIFY_TIMEOUT, self._link.hangup.set)
+            return self._refuse(request, body, "the session is gone", _UNREACHED)
+        with suppress(ValidationError):
+            error = types.JSONRPCError.model_validate_json(response.content)
+            return self._answer(request, body, error)
         hint = ": check 'headers' in the configuration" if status in (401, 403) else ""
-        return self._refuse(request, f"HTTP {status} {response.reason_phrase}{hint}")
+        why = f"HTTP {status} {response.reason_phrase}{hint}"
+        return self._refuse(request, body, why)
 
     def _refuse(
-        self, request: httpx2.Request, why: str, data: str = _OWN_ERROR
+        self, request: httpx2.Request, body: JSON, why: str, data: str = _OWN_ERROR
     ) -> httpx2.Response:
-        text = f"{self._shown_url}: {why}"
+        text = f"{self._config.shown_url}: {why}"
         error = types.ErrorData(code=types.INTERNAL_ERROR, message=text, data=data)
-        return self._answer(request, error)
+        reply = types.JSONRPCError(jsonrpc="2.0", id=None, error=error)
+        return self._answer(request, body, reply)
 
     def _answer(
-        self, request: httpx2.Request, error: types.ErrorData
+        self, request: httpx2.Request, body: JSON, message: types.JSONRPCMessage
     ) -> httpx2.Response:
-        """Give a request its error as if the server had sent it; a stream has none."""
+        """Give a request its answer as if the server had sent it by a stream."""
+        error = message.error.message if isinstance(message, types.JSONRPCError) else ""
         if request.method != "POST":
-            raise ToolError(error.message)
-        body = json.loads(request.content)
-        if "method" in body and "id" in body:
-            reply = types.JSONRPCError(jsonrpc="2.0", id=body["id"], error=error)
+            raise ToolError(error)
+        if "method" not in body:  # an answer of ours, which the server now waits for
+            _end(self._link, self._inbox, f"did not take an answer: {error}")
+        elif "id" in body:
+            reply = message.model_copy(update={"id": body["id"]})
             with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
                 self._inbox.send_nowait(SessionMessage(reply))
         return httpx2.Response(202, request=request)
+
+
+# How servers say that a session is gone where they do not answer 404, as they should.
+_NO_SESSION = re.compile(
+    r"\b(no|not|invalid|missing|unknown|expired)\b[^.]{0,20}\bsession\b"
+    r"|\bsession\b[^.]{0,20}\b(not found|expired|terminated)\b",
+    re.IGNORECASE,
+)
 
 
 @asynccontextmanager
@@ -1382,8 +1468,9 @@ class OpenedToolbox:
                     if on_progress is not None:
                         await on_progress(count + 1, len(self.connections), server)
         async with anyio.create_task_group() as tasks:
+            tasks.cancel_scope.deadline = deadline
             for connection in self.connections.values():
-                tasks.start_soon(connection.refreshed)
+                tasks.start_soon(connection.refreshed, client)
 
     def suggest(self, tool_name: str) -> str:
         """A question after the tools whose full names come close to this one."""
@@ -1492,7 +1579,7 @@ class Workbench:
         connection, tool = self._route(toolbox, tool_name)
         await connection.ensure_up(client)
         if not connection.has_tool(tool):
-            await connection.refreshed()
+            await connection.refreshed(client)
         if not connection.has_tool(tool):
             unknown = f"server '{connection.name}' has no tool '{tool}'"
             raise ToolError(unknown + toolbox.suggest(tool_name))
@@ -1617,8 +1704,9 @@ def create_server(config: WorkbenchConfig) -> Server[Workbench]:
         return types.EmptyResult()
 
     async def roots_changed(context: _Context, _: types.NotificationParams) -> None:
-        for connection in context.lifespan_context.connections():
-            await connection.roots_changed()
+        async with anyio.create_task_group() as tasks:
+            for connection in context.lifespan_context.connections():
+                tasks.start_soon(connection.roots_changed)
 
     server = Server(
         "mcp-workbench",
@@ -1668,7 +1756,7 @@ def _text_result(text: str, is_error: bool = False) -> types.CallToolResult:
 
 
 def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return to_json(value, inf_nan_mode="null").decode()
 
 
 async def _use_tool(context: _Context, arguments: JSON) -> JSON:
@@ -1937,13 +2025,13 @@ _SESSION_ID = "mcp-session-id"
 
 
 def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return host == "localhost" or ipaddress.ip_address(host).is_loopback
 
 
 # === Running ==========================================================================
+
+
+_ESCAPED = re.compile(rb"\\u[dD]")  # half of a surrogate pair, where JavaScript cut one
 
 
 class _Stdin:
@@ -1953,7 +2041,7 @@ class _Stdin:
     stdin closes. It also costs three thread switches for each message.
     """
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    async def __aiter__(self) -> AsyncIterator[bytes | str]:
         splitter = _LineSplitter()
         while True:
             await anyio.wait_readable(0)
@@ -1961,10 +2049,13 @@ class _Stdin:
                 chunk = os.read(0, 65536)
             except OSError:  # a terminal that was closed
                 return
+            for line in splitter.feed(chunk or b"\n"):
+                text: bytes | str = line
+                with suppress(ValueError, RecursionError):
+                    text = _repaired(line) if _ESCAPED.search(line) else line
+                yield text
             if not chunk:
                 return
-            for line in splitter.feed(chunk):
-                yield line
 
 
 class _Stdout:
@@ -1994,9 +2085,11 @@ def _can_be_polled(fd: int) -> bool:
 
 
 async def _watch_stdout(on_close: Callable[[], None]) -> None:
-    """Notice an idle client's end: the pipe's write end then polls as readable."""
-    if sys.platform == "linux" and stat.S_ISFIFO(os.fstat(1).st_mode):
-        await anyio.wait_readable(1)
+    """Notice that an idle client is gone: our end then polls as readable, and hung up."""
+    await anyio.wait_readable(1)
+    poll = select.poll()
+    poll.register(1, 0)
+    if poll.poll(0):
         on_close()
 
 
@@ -2036,13 +2129,14 @@ def serve_http(address: str) -> int:
     except OSError as error:
         log.error("Cannot listen on %s: %s", address, error.strerror)
         return 1
-    shown = f"[{host}]" if ":" in host else host
-    log.info("Toolbox at http://%s:%d/mcp", shown, listener.getsockname()[1])
-    if not _is_loopback(host):
+    address, port_number = listener.getsockname()[:2]  # `host` may be any name for it
+    shown = f"[{address}]" if ":" in address else address
+    log.info("Toolbox at http://%s:%d/mcp", shown, port_number)
+    if not _is_loopback(address):
         log.warning("No authentication: bind to %s in a trusted environment only", host)
     # Without a timeout it would wait for the open streams.
     options: JSON = {"log_config": None, "timeout_graceful_shutdown": 1}
-    toolbox = uvicorn.Server(uvicorn.Config(ToolboxApp(host), **options))
+    toolbox = uvicorn.Server(uvicorn.Config(ToolboxApp(address), **options))
     # Streams that are open at the end are not errors, as uvicorn has it.
     logging.getLogger("uvicorn.error").addFilter(lambda _: not toolbox.should_exit)
 
@@ -2100,16 +2194,14 @@ async def call(config: WorkbenchConfig, name: str, arguments: str = "{}") -> int
 
     Text is printed as it is, a result with other content as JSON.
     """
+    params = {"arguments": _decoded(arguments)}
+    if not isinstance(params["arguments"], dict):
+        print("the arguments: expected a JSON object", file=sys.stderr)
+        return 1
     try:
         toolbox = split_tool_name(name)[0]
-        params = {"arguments": json.loads(arguments)}
-    except (ValueError, RecursionError) as error:
-        wanted = "{toolbox}__{server}__{tool} and a JSON object"
-        print(f"expected {wanted}: {error}", file=sys.stderr)
-        return 1
-    if not isinstance(params["arguments"], dict):
-        found = _json_type(params["arguments"])
-        print(f"arguments: expected an object, found {found}", file=sys.stderr)
+    except ValueError:
+        print(f"{name}: expected {{toolbox}}__{{server}}__{{tool}}", file=sys.stderr)
         return 1
     async with running_workbench(config) as workbench:
         try:
@@ -2250,7 +2342,7 @@ if __name__ == "__main__":
     try:
         status = main()
         sys.stdout.flush()
-    except BrokenPipeError:  # nobody reads what --check or --call print
+    except* BrokenPipeError:  # nobody reads what --check or --call print
         status = 1
     # Not `sys.exit`: the logging thread may be blocked by a stderr that nobody reads.
     os._exit(status)
