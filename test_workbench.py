@@ -466,6 +466,8 @@ def scripted_remote() -> None:
 
         def serve(self, request: dict[str, Any], streams: bool) -> None:
             method, params = request["method"], request.get("params", {})
+            if method == "notifications/cancelled":
+                released.wait()
             if params.get("name") in faults:
                 for _ in range(3):
                     waiting.acquire()
@@ -480,7 +482,7 @@ def scripted_remote() -> None:
                 reply["result"] = run(params["name"], params.get("arguments", {}))
             if params.get("name") == "refuse":
                 del reply["result"]
-                reply["error"] = {"code": -32602, "message": "no such session_name"}
+                reply["error"] = params["arguments"]
             if streams:
                 stream.put(json.dumps(reply).encode())
             elif "id" in request:
@@ -1443,6 +1445,16 @@ async def test_no_secret_is_logged_or_answered(tmp_path: Path) -> None:
     assert [secret for secret in secrets if secret in everything] == []
 
 
+@pytest.mark.parametrize(
+    "secret", ["two  words\there ", 'a"quote\\d one', "kurz-ä-lang"]
+)
+def test_a_secret_is_masked_in_whatever_form_a_line_shows_it(secret: str) -> None:
+    config = configuration(a={"command": "x", "args": ["${T}"]})
+    mask = workbench.parse_config(config, {"T": secret}).mask
+    for shown in (secret, secret.strip(), " ".join(secret.split()), json.dumps(secret)):
+        assert mask(f"<{shown}>").strip('<">') == "***"
+
+
 async def test_only_what_may_be_secret_is_masked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1470,6 +1482,11 @@ def finished(
     arguments += [] if config else [workbench.__file__, *options]
     pipes: dict[str, Any] = {"capture_output": True, "encoding": "utf-8", "input": ""}
     return subprocess.run(arguments, cwd=folder, timeout=60, check=False, **pipes)
+
+
+def test_an_empty_path_is_a_path_that_cannot_be_read() -> None:
+    with pytest.raises(workbench.ConfigError, match="cannot be read"):
+        workbench.find_config("", {})
 
 
 def test_a_bad_configuration_ends_the_program(tmp_path: Path) -> None:
@@ -2084,6 +2101,8 @@ async def test_an_error_that_addresses_the_client_passes_through(
         ('"result": []', "result"),
         ('"result": null', "result"),
         ('"error": {"message": "x"}', "code"),
+        (f'"result": {"[" * 9000}{"]" * 9000}', "cannot be read"),
+        ('"result": {"content": [}', "cannot be read"),
     ],
 )
 async def test_an_answer_that_is_not_valid_mcp_is_an_error_that_names_the_field(
@@ -2100,11 +2119,52 @@ async def test_an_answer_that_is_not_valid_mcp_is_an_error_that_names_the_field(
     assert field in text(result).removeprefix(prefix)
 
 
-async def test_half_a_surrogate_pair_in_an_answer_is_replaced() -> None:
-    result = r'{"content": [{"type": "text", "text": "cut \ud83d"}]}'
+async def test_the_last_words_of_a_server_are_its_own_error() -> None:
+    code = """
+def call(request):
+    for _ in range(9):
+        send({"method": "notifications/message", "params": {"level": "info", "data": 1}})
+    send({"id": request["id"], "error": {"code": -32042, "message": "Sign in"}})
+    os._exit(3)
+serve_raw(tool("sign_in"), tools_call=call)
+"""
+    async with opened(a=runs(code)) as client:
+        with pytest.raises(MCPError) as caught:
+            await use(client, "a", "sign_in")
+    assert (caught.value.code, caught.value.message) == (-32042, "Sign in")
+
+
+async def test_a_server_that_dies_while_it_lists_its_tools_again_is_started_again(
+    tmp_path: Path,
+) -> None:
+    code = f"""
+life = Path({str(tmp_path / "life")!r})
+def listed(_):
+    if not life.exists():
+        life.write_text("1")
+        send({{"method": "notifications/tools/list_changed"}})
+        return {{"tools": [tool("old")]}}
+    if life.read_text() == "1":
+        life.write_text("2")
+        os._exit(4)
+    return {{"tools": [tool("new")]}}
+serve_raw(tools_list=listed)
+"""
+    async with opened(a=runs(code)) as client:
+        assert text(await use(client, "a", "new", {})) == "{}"
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [(r"\ud83d", "\ufffd"), ("\x07", "\x07"), (r"\ud83d\ude00", "😀")],
+)
+async def test_text_that_is_no_good_json_is_read_all_the_same(
+    written: str, read: str
+) -> None:
+    result = f'{{"content": [{{"type": "text", "text": "cut {written}"}}]}}'
     line = f'{{"jsonrpc": "2.0", "id": ID, "result": {result}}}'
     async with opened(a=entry("mirror")) as client:
-        assert text(await use(client, "a", "answer", {"line": line})) == "cut \ufffd"
+        assert text(await use(client, "a", "answer", {"line": line})) == f"cut {read}"
 
 
 async def test_a_thousand_calls_fifty_at_a_time_get_their_own_answers(
@@ -2732,12 +2792,46 @@ async def test_a_call_to_a_forgotten_session_goes_to_a_fresh_one(
         assert text(await use(client, "a", "calls")) == "2"
 
 
-async def test_an_answer_with_status_400_does_not_repeat_the_call(port: int) -> None:
+async def test_all_calls_to_a_forgotten_session_go_to_a_fresh_one(port: int) -> None:
+    results = []
+
+    async def call() -> None:
+        results.append(await use(client, "a", "credentials"))
+
     async with connected(configuration(a=remote(port))) as client:
         await open_box(client)
-        refused = await use(client, "a", "refuse")
-        assert refused.is_error and "-32602: no such session_name" in text(refused)
+        await use(client, "a", "forget")
+        async with anyio.create_task_group() as calls:
+            for _ in range(9):
+                calls.start_soon(call)
+    assert [result.is_error for result in results] == [False] * 9
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [(-32602, "no such session_name"), (-32000, "booking session 7 is full")],
+)
+async def test_an_answer_with_status_400_does_not_repeat_the_call(
+    code: int, message: str, port: int
+) -> None:
+    async with connected(configuration(a=remote(port))) as client:
+        await open_box(client)
+        error = {"code": code, "message": message}
+        refused = await use(client, "a", "refuse", error)
+        assert refused.is_error and f"{code}: {message}" in text(refused)
         assert text(await use(client, "a", "calls")) == "2"
+
+
+async def test_a_notification_that_a_server_does_not_take_holds_up_nothing(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workbench, "NOTIFY_TIMEOUT", 0.1)
+    async with connected(configuration(a=remote(port))) as client:
+        await open_box(client)
+        with anyio.move_on_after(0.2):
+            await use(client, "a", "wait")
+        with anyio.fail_after(5):
+            assert not (await use(client, "a", "release")).is_error
 
 
 @pytest.mark.parametrize("program", ["remote_sdk", "server-everything"])
