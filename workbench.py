@@ -2210,8 +2210,8 @@ async def call(config: WorkbenchConfig, name: str, arguments: str = "{}") -> int
         except (ToolError, MCPError) as error:
             print(config.mask(f"{name}: {error}"), file=sys.stderr)
             return 1
-    content = result.get("content", [{"type": ""}])
-    if all(block["type"] == "text" for block in content):
+    content = result.get("content")
+    if content and all(block["type"] == "text" for block in content):
         print(*(block["text"] for block in content), sep="\n")
     else:
         print(json.dumps(result, ensure_ascii=False, indent=2))
