@@ -2101,7 +2101,7 @@ async def test_an_error_that_addresses_the_client_passes_through(
         ('"result": []', "result"),
         ('"result": null', "result"),
         ('"error": {"message": "x"}', "code"),
-        (f'"result": {"[" * 9000}{"]" * 9000}', "cannot be read"),
+        (f'"result": {"[" * 9000}{"]" * 9000}', "not valid MCP"),
         ('"result": {"content": [}', "cannot be read"),
     ],
 )
