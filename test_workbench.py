@@ -927,9 +927,6 @@ async def until(condition: Callable[[], bool], seconds: float = 5) -> None:
             await anyio.sleep(0.01)
 
 
-# === Configuration and tool names =====================================================
-
-
 ROOT = Path(workbench.__file__).parent
 
 
@@ -1471,7 +1468,7 @@ async def test_only_what_may_be_secret_is_masked(
     assert "***" not in failed["c"]
 
 
-# === Running ==========================================================================
+# === The command line =================================================================
 
 
 def finished(
@@ -1590,9 +1587,6 @@ def test_options_that_do_not_fit_end_with_status_2(options: str) -> None:
     with pytest.raises(SystemExit) as end:
         workbench.main(options.split())
     assert end.value.code == 2
-
-
-# === Workbench and MCP server =========================================================
 
 
 # === Opening a toolbox ================================================================
@@ -2389,9 +2383,6 @@ async def test_a_real_server_answers_as_it_does_without_us(
         changed["description"] = f"[box/a] {tool.description}"
         wanted = tool.model_dump(by_alias=True) | changed
         assert types.Tool.model_validate(ours).model_dump(by_alias=True) == wanted
-
-
-# === Connections ======================================================================
 
 
 # === Connections: tool changes ========================================================
@@ -3508,9 +3499,6 @@ async def test_every_tool_of_server_everything_is_the_same_through_the_workbench
 # === Built-in toolbox =================================================================
 
 
-# === Built-in toolbox =================================================================
-
-
 SEED_TIMEZONE = (
     "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to UTC."
 )
@@ -4058,9 +4046,6 @@ async def test_an_address_that_cannot_be_served_is_refused(address: str) -> None
     status, stdout, lines = await run_toolbox(address)
     assert status in (1, 2) and address in lines[-1]
     assert ("Traceback" in "".join(lines), stdout) == (False, "")
-
-
-# === Running ==========================================================================
 
 
 # === A process at the other end of raw lines ==========================================
