@@ -3962,6 +3962,11 @@ def test_on_loopback_its_own_names_are_served(host: str, toolbox: HttpToolbox) -
     assert ask(toolbox, "GET", "/mcp", Host=host, Origin=origin).status == 200
 
 
+def test_loopback_by_another_name_is_loopback() -> None:
+    with http_toolbox("LOCALHOST:0") as running:
+        assert ask(running, "GET", "/mcp", Host="evil.example").status == 421
+
+
 def test_it_is_bound_to_loopback_unless_told_otherwise(toolbox: HttpToolbox) -> None:
     assert toolbox.url == f"http://127.0.0.1:{toolbox.port}/mcp"
     with pytest.raises(OSError):
