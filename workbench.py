@@ -536,8 +536,9 @@ class ToolError(Exception):
 _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 _Inbox = MemoryObjectSendStream[SessionMessage | Exception]
-# The `data` of JSON-RPC errors that a transport of ours made up, in place of the server.
+_SESSION_ID = "mcp-session-id"
 _CLOSED = "Connection closed"  # what the SDK says of a call whose connection ended
+# The `data` of JSON-RPC errors that a transport of ours made up, in place of the server.
 _OWN_ERROR = "workbench: what is wrong with the answer"
 _UNREACHED = "workbench: the server is gone and has not seen this request"
 
@@ -685,10 +686,10 @@ class ServerConnection:
         was_up = self.up
         link = await self.ensure_up(client)
         session = cast(ClientSession, link.session)
-        # Not the SDK's own `call_tool`: it checks the result, and may list tools first.
         if _is_modern(session) and self.log_level is not None:  # of an older client
             opted_in = {types.LOG_LEVEL_META_KEY: self.log_level}
             params = {**params, "_meta": {**params.get("_meta", {}), **opted_in}}
+        # Not the SDK's own `call_tool`: it checks the result, and may list tools first.
         request = _WireRequest(method="tools/call", params=params)
         try:
             result: JSON = await session.send_request(
@@ -1002,7 +1003,8 @@ def _relay(client: ServerSession) -> JSON:
         return await ask(types.ListRootsRequest(params=params), types.ListRootsResult)
 
     async def elicit(_: object, params: types.ElicitRequestParams) -> Any:
-        if modes.url is None if params.mode == "url" else modes.url and not modes.form:
+        lacks_form = modes.url is not None and modes.form is None
+        if modes.url is None if params.mode == "url" else lacks_form:
             text = f"the client does not support elicitation in {params.mode} mode"
             return types.ErrorData(code=types.INVALID_PARAMS, message=text)
         return await ask(types.ElicitRequest(params=params), types.ElicitResult)
@@ -1261,7 +1263,7 @@ class _HttpClient(httpx2.AsyncClient):
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         body = json.loads(request.content) if request.method == "POST" else {}
-        if request.method == "GET" and "mcp-session-id" in request.headers:
+        if request.method == "GET" and _SESSION_ID in request.headers:
             return await self._open_stream(request, options)
         may_wait = request.method == "GET" or ("method" in body and "id" in body)
         # A notification would hold up what follows it, the end of a session ours.
@@ -1295,6 +1297,8 @@ class _HttpClient(httpx2.AsyncClient):
         if self._had_stream:
             self._link.tools_changed()
         self._had_stream = True
+        if response.status_code >= 400:
+            await response.aread()
         return self._checked(request, {}, response)
 
     def _checked(
@@ -1321,7 +1325,7 @@ class _HttpClient(httpx2.AsyncClient):
         """An error status as the server's own error, or one that names the status."""
         status = response.status_code
         gone = status == 404 or (status == 400 and _NO_SESSION.search(response.text))
-        if gone and "mcp-session-id" in request.headers:
+        if gone and _SESSION_ID in request.headers:
             self._link.end = "ended the session"
             self._link.gone.set()  # but others may still be told so themselves
             loop = asyncio.get_running_loop()
@@ -2019,9 +2023,6 @@ class ToolboxApp:
         query = urlencode({"session_id": session_id}).encode()
         scope = {**request.scope, "query_string": query}
         await self._sse.handle_post_message(scope, request.receive, as_400)
-
-
-_SESSION_ID = "mcp-session-id"
 
 
 def _is_loopback(host: str) -> bool:
