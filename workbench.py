@@ -19,55 +19,52 @@ Protocol: https://modelcontextprotocol.io/specification (up to 2026-07-28)
 
 from __future__ import annotations
 
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036, which has not met those who run it
+    sys.exit(f"workbench.py needs Python 3.11 or newer, not {sys.version.split()[0]}")
+
 import argparse
 import asyncio
 import datetime
 import difflib
 import fnmatch
 import functools
-import io
 import ipaddress
 import json
 import logging
-import logging.handlers
 import math
 import os
-import queue
 import re
 import select
 import signal
 import socket
 import stat
-import sys
-import threading
+import weakref
 import zoneinfo
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast, get_args
-from urllib.parse import urlencode, urlsplit
+from typing import Any, Self, cast, get_args
+from urllib.parse import parse_qsl, urlencode
 
 import anyio
 import anyio.abc
 import httpx2
-from anyio.streams.memory import MemoryObjectSendStream
 from mcp import types
 from mcp.client.session import ClientRequestContext, ClientSession, IncomingMessage
 from mcp.client.sse import sse_client
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp.server import transport_security as security
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.session import ServerSession
 from mcp.server.sse import SseServerTransport
 from mcp.server.stdio import stdio_server
-from mcp.server.transport_security import (
-    TransportSecurityMiddleware,
-    TransportSecuritySettings,
-)
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
@@ -75,21 +72,23 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
 
 __version__ = "0.10.0"
 
 # All in seconds.
 OPEN_TIMEOUT = 5.0  # after it `open_toolbox` answers with the servers that are up
-CONNECT_TIMEOUT = 55.0  # to start a server; TypeScript clients give up after 60
-EXIT_GRACE = 1.5  # between closing a server's stdin, SIGTERM and SIGKILL
+ANSWER_TIMEOUT = 50.0  # after it every caller is answered: some give up at 60
+CONNECT_TIMEOUT = 180.0  # to start a server: a first `npx` downloads its package
+LIST_TIMEOUT = 50.0  # for a refresh of a tool list
+HTTP_TIMEOUT = 10.0  # to connect to a remote server, and for it to take a notification
+EXIT_GRACE = 1.0  # between closing a server's stdin, SIGTERM and SIGKILL
+LAST_WORDS = 2.0  # for the answers that a lost session still has for its calls
 OUTPUT_GRACE = 0.25  # for the rest of an output after the first sign of its end
-STDOUT_GRACE = 0.5  # for our last answers to be read, after the end of stdin
-LOG_GRACE = 0.5  # for our last log lines to be read, before the process ends
-NOTIFY_TIMEOUT = 2.0  # for a remote server to take a notification
+EXIT_TIMEOUT = 3.2  # from a signal or the end of stdin to the end of this process
 RELISTEN_DELAY = 1.0  # between attempts to open a lost `subscriptions/listen` stream
 
 MAX_PAGES = 250  # of one `tools/list`, before its server is taken to be looping
+LARGE_ANSWER = 50_000  # characters of a result, from which on clients cut it
 
 log = logging.getLogger("workbench")
 JSON = dict[str, Any]  # an object, as it is on the wire
@@ -99,14 +98,17 @@ JSON = dict[str, Any]  # an object, as it is on the wire
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used.
+    """A configuration that cannot be used: its file, then one line for each problem.
 
-    `problems` holds one line for each thing that is wrong, starting with its place.
+    Each of `problems` starts with its place.
     """
 
-    def __init__(self, *problems: str) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = list(problems)
+    def __init__(self, source: str, problems: list[str]) -> None:
+        super().__init__("\n".join([f"{source}:", *problems]))
+        self.problems = problems
+
+
+_URL = re.compile(r"(https?://)(?:([^/?#]*)@)?([^/?#]+[^?#]*)\??([^#]*).*")
 
 
 @dataclass(frozen=True)
@@ -129,10 +131,15 @@ class ServerConfig:
     @property
     def shown_url(self) -> str:
         """The URL as it may be shown: without its query and user information."""
-        parts = urlsplit(self.url)
-        return parts._replace(
-            netloc=parts.netloc.rpartition("@")[2], query="", fragment=""
-        ).geturl()
+        return _URL.sub(r"\1\3", self.url)
+
+    def secrets(self) -> list[str]:
+        """The values of the entry that may be secrets: pasted ones often hold them."""
+        words = [word for text in self.headers.values() for word in text.split()]
+        values = [*self.env.values(), *self.headers.values(), *words]  # Bearer, token
+        for _, login, _, query in _URL.findall(self.url):
+            values += [*login.split(":"), query, *(v for _, v in parse_qsl(query))]
+        return values
 
 
 @dataclass(frozen=True)
@@ -149,77 +156,23 @@ class WorkbenchConfig:
 
     toolboxes: Mapping[str, ToolboxConfig]
     variables: frozenset[str] = frozenset()  # it refers to them: withheld from servers
-    secrets: tuple[str, ...] = ()  # texts that no log line and no reason may show
+    mask: Callable[[str], str] = str  # a text with `***` in place of every secret
     warnings: tuple[str, ...] = ()  # lines about what was ignored
-    source: str | None = None  # its file
-    is_demo: bool = False
-
-    def mask(self, text: str) -> str:
-        """`text` with `***` in place of every secret."""
-        return functools.reduce(lambda t, s: t.replace(s, "***"), self.secrets, text)
+    source: str = ""  # its file; the built-in demo has none
 
 
-_REFERENCE = re.compile(r"\$\{([^}]*)(\}?)")
-_VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)(?::-(.*))?", re.DOTALL)
-
-
-def expand_env(text: str, environ: Mapping[str, str]) -> str:
-    """Replace `${VAR}` and `${VAR:-default}` by their values, in one pass.
-
-    The first `}` ends a reference, a variable that is set but empty wins over the
-    default, and values are inserted literally. What does not look like a variable
-    (`$VAR`, `${a}`) stays as it is.
-
-    Raises:
-        ConfigError: A variable without default is not set, or a `${` is not closed.
-    """
-    problems: dict[str, None] = {}
-
-    def value(reference: re.Match[str]) -> str:
-        variable = _VARIABLE.fullmatch(reference[1])
-        if not reference[2]:
-            problems["expected a '}' after '${', found the end of the string"] = None
-        elif variable is not None:
-            name, default = variable.groups()
-            if name in environ or default is not None:
-                return environ.get(name, default or "")
-            hint = f"set it, or write ${{{name}:-default}}"
-            problems[f"environment variable {name} is not set: {hint}"] = None
-        return reference[0]
-
-    expanded = _REFERENCE.sub(value, text)
-    if problems:
-        raise ConfigError(*problems)
-    return expanded
-
-
-class _Object(dict[str, Any]):
-    """A JSON object that remembers the keys that stand in it twice."""
-
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        super().__init__(pairs)
-        count = Counter(key for key, _ in pairs)
-        self.duplicates = [key for key in count if count[key] > 1]
-
-
-_NOTHING = object()
-_JSON_TYPES: dict[type, str] = {
-    dict: "object",
-    list: "list",
-    str: "string",
-    bool: "boolean",
-    type(None): "null",
-    object: "nothing",
-}
-_TRANSPORTS = {
-    "stdio": "stdio",
-    "http": "http",
-    "streamable-http": "http",
-    "streamableHttp": "http",
-    "sse": "sse",
-}
-_HEADER = re.compile("[!-~]([\t -~]*[!-~])?")
-_T = TypeVar("_T")
+_REFERENCE = re.compile(
+    r"\$\{(?:env:)?([A-Z_][A-Z0-9_]*)(?::-([^}]*))?\}"  # ${VAR}, ${VAR:-default}
+    r"|\$\{[^}]*(\}?)"  # what another program may understand, or one that does not end
+)
+_NOTHING = object()  # in place of a value that is not there
+_JSON_TYPES: dict[type, str] = {dict: "object", list: "list", str: "string"}
+_JSON_TYPES |= {bool: "boolean", type(None): "null", object: "nothing"}
+_SPELLINGS = {"streamable-http": "http", "streamableHttp": "http"}
+# The keys of a server entry and their types; lists and objects hold strings.
+_LOCAL_KEYS = {"command": str, "args": list, "env": dict, "cwd": str}
+_URL_KEYS = ("url", "serverUrl", "httpUrl")  # the last two of Windsurf, of Gemini CLI
+_REMOTE_KEYS = {**dict.fromkeys(_URL_KEYS, str), "headers": dict}
 
 
 def _json_type(value: Any) -> str:
@@ -227,192 +180,172 @@ def _json_type(value: Any) -> str:
 
 
 def _join(place: str, key: str) -> str:
-    plain = key.isprintable() and re.fullmatch(r"[^\s.\[\]\"]+", key)
-    shown = key if plain else json.dumps(key)
-    return f"{place}.{shown}" if place else shown
+    is_plain = key.isprintable() and re.fullmatch(r"[^\s.\[\]\"]+", key)
+    return f"{place}.{key if is_plain else json.dumps(key)}".removeprefix(".")
 
 
-class _ConfigParser:
-    """Reads a configuration value by value and collects every problem by its place.
-
-    The first problem of a place counts: what follows from it is not reported as well.
-    """
+class _ConfigReader:
+    """Reads a decoded configuration and collects every problem with its place."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
-        self.problems: dict[str, tuple[str, ...]] = {}
+        self.problems: list[str] = []
         self.warnings: list[str] = []
         self.variables: set[str] = set()
 
     def problem(self, place: str, expected: str, found: str) -> None:
-        text = f"expected {expected}, found {found}"
-        self.problems.setdefault(place or "configuration", (text,))
+        at = place or "configuration"
+        self.problems.append(f"{at}: expected {expected}, found {found}")
 
-    def expand(self, value: Any, place: str) -> Any:
-        """`value` with the variables expanded in every string, but under `_` keys."""
-        if isinstance(value, str):
-            return self.expand_text(value, place)
+    def expand_env(self, text: str, place: str) -> str:
+        """Replace `${VAR}` and `${VAR:-default}` by their values, in one pass.
+
+        The first `}` ends a reference, a variable that is set but empty wins over the
+        default, values are inserted literally, `${env:VAR}` is `${VAR}`.
+        """
+
+        def value(reference: re.Match[str]) -> str:
+            name, default, end = reference.groups()
+            if name is None:
+                if end:
+                    about = f"{reference[0]} is no variable and stays as it is"
+                    self.warnings.append(f"{place}: {about}")
+                else:
+                    self.problem(place, "a '}' after '${'", "the end of the string")
+                return reference[0]
+            self.variables.add(name)
+            if name not in self.environ and default is None:
+                hint = f"set it, or write ${{{name}:-default}}"
+                about = f"environment variable {name} is not set: {hint}"
+                self.problems.append(f"{place}: {about}")
+            return self.environ.get(name, default or "")
+
+        return _REFERENCE.sub(value, text)
+
+    def read(self, value: Any, kind: type, place: str, is_key: bool = True) -> Any:
+        """`value`, expanded, if it is of this JSON type; else None, and a problem."""
+        if not isinstance(value, kind):
+            article = "an" if kind is dict else "a"
+            expected = f"{article} {_JSON_TYPES[kind]}"
+            return self.problem(place, expected, _json_type(value))
         if isinstance(value, list):
-            return [self.expand(v, f"{place}[{i}]") for i, v in enumerate(value)]
-        if not isinstance(value, dict):
-            return value
-        for key in value.duplicates if isinstance(value, _Object) else ():
-            self.problem(_join(place, key), "this key once", "it more than once")
-        return {
-            key: item if key.startswith("_") else self.expand(item, _join(place, key))
-            for key, item in value.items()
-        }
+            items = enumerate(value)
+            return tuple(self.read(v, str, f"{place}[{i}]", False) for i, v in items)
+        if isinstance(value, dict):
+            entries = self.entries(value, place).items()
+            return {k: self.read(v, str, _join(place, k), False) for k, v in entries}
+        if is_key and isinstance(value, str) and not value.strip():
+            return self.problem(place, "a non-empty string", "an empty string")
+        return self.expand_env(value, place) if isinstance(value, str) else value
 
-    def expand_text(self, text: str, place: str) -> str:
-        bodies = (_VARIABLE.fullmatch(body) for body, end in _REFERENCE.findall(text))
-        self.variables |= {body[1] for body in bodies if body is not None}
-        try:
-            text = expand_env(text, self.environ)
-            text.encode()
-        except ConfigError as error:
-            self.problems[place or "configuration"] = tuple(error.problems)
-        except UnicodeEncodeError:
-            self.problem(place, "Unicode text", "half a surrogate pair")
-        return text
-
-    def typed(self, value: Any, kind: type[_T], place: str) -> _T:
-        """`value` if it is of this JSON type, else a problem and an empty value."""
-        if isinstance(value, kind):
-            return value
-        article = "an" if kind is dict else "a"
-        self.problem(place, f"{article} {_JSON_TYPES[kind]}", _json_type(value))
-        return kind()
-
-    def entries(self, value: Any, place: str) -> dict[str, Any]:
+    def entries(self, value: Any, place: str) -> JSON:
         """The entries of an object, without the comments."""
-        table = self.typed(value, dict, place)
-        return {key: item for key, item in table.items() if not key.startswith("_")}
+        if not isinstance(value, dict):
+            self.problem(place, "an object", _json_type(value))
+            return {}
+        return {key: item for key, item in value.items() if not key.startswith("_")}
 
-    def named(self, value: Any, place: str) -> dict[str, Any]:
-        """The entries of an object whose keys are names of toolboxes or servers."""
+    def named(self, value: Any, place: str) -> list[tuple[str, Any, str]]:
+        """Name, value and place of an object's entries, for toolboxes and servers."""
         entries = self.entries(value, place)
         for name in entries:
             if "__" in name or name[-1:] in ("", "_") or not name.isprintable():
                 expected = "a printable name without '__' that does not end in '_'"
                 self.problem(_join(place, name), expected, json.dumps(name))
-        return entries
+        return [(name, item, _join(place, name)) for name, item in entries.items()]
 
-    def warn_unknown(self, entry: Mapping[str, Any], place: str, *known: str) -> None:
+    def warn_unknown(self, entry: JSON, place: str, known: Iterable[str]) -> None:
         about = f"unknown key, ignored (known: {', '.join(known)})"
         unknown = [_join(place, key) for key in entry if key not in known]
         self.warnings += [f"{at}: {about}" for at in unknown]
 
-    def text(self, value: Any, place: str) -> str:
-        text = self.typed(value, str, place)
-        if not text.strip():
-            self.problem(place, "a non-empty string", "an empty string")
-        return text
+    def transport(self, entry: JSON, place: str, is_local: bool) -> str:
+        """What `transport` or `type` says, or follows from the other keys."""
+        possible = ["stdio"] if is_local else ["http", "sse"]
+        key = "transport" if "transport" in entry else "type"
+        given = self.read(entry.get(key, possible[0]), str, f"{place}.{key}")
+        transport = _SPELLINGS.get(given, given)
+        if transport not in (*possible, None):
+            self.problem(f"{place}.{key}", " or ".join(possible), "another string")
+        return str(transport)
 
-    def texts(self, value: Any, place: str) -> tuple[str, ...]:
-        items = enumerate(self.typed(value, list, place))
-        return tuple(self.typed(item, str, f"{place}[{i}]") for i, item in items)
-
-    def text_map(self, value: Any, place: str) -> dict[str, str]:
-        items = self.entries(value, place).items()
-        return {key: self.typed(item, str, _join(place, key)) for key, item in items}
-
-    def headers(self, value: Any, place: str) -> dict[str, str]:
-        headers = self.text_map(value, place)
-        for name, text in headers.items():
-            if not (_HEADER.fullmatch(name) and _HEADER.fullmatch(text or "-")):
-                expected = "printable ASCII without space around it"
-                self.problem(_join(place, name), expected, "another string")
-        return headers
-
-    def filters(self, value: Any, place: str) -> tuple[str, ...]:
-        return ("*",) if value == "*" else self.texts(value, place)
-
-    def url(self, value: Any, place: str) -> str:
-        url = self.text(value, place)
-        try:
-            parts = urlsplit(url)
-            valid = (
-                parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-            )
-        except ValueError:  # its address or port is malformed
-            valid = False
-        if not valid:
-            self.problem(place, "an http:// or https:// URL", "another string")
-        return url
-
-    def transport(self, entry: Mapping[str, Any], place: str) -> str:
-        """What `command` or `url`, and `transport` or `type`, say together."""
-        local = "command" in entry
-        if local == ("url" in entry):
-            found = "both" if local else "neither"
-            self.problem(place, "either 'command' or 'url'", found)
-        transport = "stdio" if local else "http"
-        declared = set()
-        for key in [key for key in ("transport", "type") if key in entry]:
-            at, expected = f"{place}.{key}", "stdio" if local else "http or sse"
-            transport = _TRANSPORTS.get(self.typed(entry[key], str, at), "")
-            declared.add(transport)
-            if not transport or (transport == "stdio") != local:
-                self.problem(at, expected, "another string")
-        if len(declared) > 1:
-            self.problem(f"{place}.type", "what 'transport' says", "something else")
-        return transport
-
-    def server(self, value: Any, place: str) -> ServerConfig | None:
-        """One entry of `mcpServers`; None where it is disabled."""
+    def server(self, value: Any, place: str, *more: str) -> ServerConfig | None:
+        """One server entry, in which `more` keys are known; None where it is disabled."""
         entry = self.entries(value, place)
-        if self.typed(entry.get("disabled", False), bool, f"{place}.disabled"):
-            inside = f"{place}."  # its variables need not be set
-            found = self.problems.items()
-            self.problems = {at: p for at, p in found if not at.startswith(inside)}
+        if not isinstance(value, dict):
+            return ServerConfig("")
+        if self.read(entry.get("disabled", False), bool, f"{place}.disabled"):
+            referred = _REFERENCE.finditer(json.dumps(entry))
+            self.variables |= {reference[1] for reference in referred if reference[1]}
             return None
-        transport = self.transport(entry, place)
-        readers: dict[str, Callable[[Any, str], Any]] = {"toolFilters": self.filters}
-        if transport == "stdio":
-            readers |= {"command": self.text, "args": self.texts}
-            readers |= {"env": self.text_map, "cwd": self.text}
-        else:
-            readers |= {"url": self.url, "headers": self.headers}
-        self.warn_unknown(entry, place, *readers, "transport", "type", "disabled")
+        urls = [key for key in _URL_KEYS if key in entry]
+        is_local = "command" in entry
+        if is_local == bool(urls):
+            found = "both" if urls else "neither"
+            self.problem(place, "either 'command' or 'url'", found)
+        kinds = {"toolFilters": list, **(_LOCAL_KEYS if is_local else _REMOTE_KEYS)}
+        known = [*kinds, "transport", "type", "disabled", *more]
+        self.warn_unknown(entry, place, known)
+        if entry.get("toolFilters") == "*":
+            del entry["toolFilters"]
         values = {
-            key.replace("toolFilters", "tool_filters"): read(
-                entry[key], f"{place}.{key}"
-            )
-            for key, read in readers.items()
+            key: self.read(entry[key], kind, f"{place}.{key}")
+            for key, kind in kinds.items()
             if key in entry
         }
-        return ServerConfig(transport, **values)
+        filters = values.pop("toolFilters", ("*",))
+        for key in () if is_local else urls:
+            values["url"] = url = values.pop(key)
+            if url is not None and not _URL.fullmatch(url):
+                expected = "an http:// or https:// URL"
+                self.problem(f"{place}.{key}", expected, "another string")
+        transport = self.transport(entry, place, is_local)
+        return ServerConfig(transport, tool_filters=filters, **values)
 
     def toolbox(self, value: Any, place: str) -> ToolboxConfig:
         entry = self.entries(value, place)
         if not isinstance(value, dict):
             return ToolboxConfig("", {})
-        self.warn_unknown(entry, place, "description", "mcpServers")
-        at = f"{place}.mcpServers"
-        described = self.text(
-            entry.get("description", _NOTHING), f"{place}.description"
-        )
-        named = self.named(entry.get("mcpServers", _NOTHING), at)
-        servers = {name: self.server(v, _join(at, name)) for name, v in named.items()}
-        enabled = {name: s for name, s in servers.items() if s is not None}
-        if not enabled:
+        self.warn_unknown(entry, place, ["description", "mcpServers"])
+        description = entry.get("description", _NOTHING)
+        description = self.read(description, str, f"{place}.description")
+        servers, at = entry.get("mcpServers", _NOTHING), f"{place}.mcpServers"
+        read = {name: self.server(v, p) for name, v, p in self.named(servers, at)}
+        enabled = {name: server for name, server in read.items() if server is not None}
+        if isinstance(servers, dict) and not enabled:
             self.problem(at, "at least one server that is not disabled", "none")
-        return ToolboxConfig(described, enabled)
+        return ToolboxConfig(description, enabled)
+
+    def lone_server(self, name: str, value: Any, place: str) -> ToolboxConfig | None:
+        """A server of another client's file, as a toolbox of its own."""
+        server = self.server(value, place, "description")
+        if server is None:
+            return None
+        description = f"Tools of the MCP server '{name}'"
+        if isinstance(value, dict) and "description" in value:
+            at = f"{place}.description"
+            description = self.read(value["description"], str, at)
+        return ToolboxConfig(description, {name: server})
 
     def toolboxes(self, data: Any) -> dict[str, ToolboxConfig]:
+        """The toolboxes of a workbench's own file, or of another client's."""
         entry = self.entries(data, "")
-        if not isinstance(data, dict):
-            return {}
-        self.warn_unknown(entry, "", "toolboxes", "toolMode")
+        for key in ("mcpServers", "servers"):
+            if key in entry and "toolboxes" not in entry:
+                named = self.named(entry[key], key)
+                alone = {name: self.lone_server(name, v, p) for name, v, p in named}
+                return {name: box for name, box in alone.items() if box is not None}
+        if isinstance(data, dict) and "toolboxes" not in entry:
+            expected = "'toolboxes', or another client's 'mcpServers' or 'servers'"
+            self.problem("", expected, "none of them")
+        self.warn_unknown(entry, "", ["toolboxes", "toolMode"])
         if entry.get("toolMode") == "proxy":
             self.warnings.append("toolMode: 'proxy' is the only mode, ignored")
         elif entry.get("toolMode", "dynamic") != "dynamic":
             found = _json_type(entry["toolMode"])
             self.problem("toolMode", "'proxy' or no such key", found)
-        named = self.named(entry.get("toolboxes", _NOTHING), "toolboxes")
-        return {
-            name: self.toolbox(v, _join("toolboxes", name)) for name, v in named.items()
-        }
+        named = self.named(entry.get("toolboxes", {}), "toolboxes")
+        return {name: self.toolbox(value, place) for name, value, place in named}
 
 
 _DYNAMIC_MODE = """\
@@ -422,46 +355,39 @@ Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is no
 For migration guidance, see: "Upgrading" in README.md"""
 
 
-def _shown_forms(secret: str) -> set[str]:
-    """The forms in which a secret may stand in a line of text."""
-    escaped = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
-    return {secret, secret.strip(), " ".join(secret.split()), *escaped}
+def _masking(secrets: Iterable[str]) -> Callable[[str], str]:
+    """A function that masks those of the texts that may be secrets, as JSON has them too."""
+    lines = {line for s in secrets if not os.path.exists(s) for line in s.splitlines()}
+    forms = {json.dumps(line)[1:-1] for line in lines}
+    forms |= {json.dumps(line, ensure_ascii=False)[1:-1] for line in lines}
+    shown = sorted((t for t in lines | forms if len(t.strip()) >= 8), key=len)
+    pattern = re.compile("|".join(map(re.escape, reversed(shown))) or "(?!)")
+    return functools.partial(pattern.sub, "***")
 
 
 def parse_config(
-    data: Any, environ: Mapping[str, str], source: str | None = None
+    data: Any,
+    environ: Mapping[str, str],
+    source: str = "configuration",
+    problems: Iterable[str] = (),
 ) -> WorkbenchConfig:
     """Check a decoded configuration and expand its variables from `environ`.
 
     Raises:
-        ConfigError: With all problems of the configuration at once.
+        ConfigError: With all problems of the configuration at once, after `problems`.
     """
-    parser = _ConfigParser(environ)
-    try:
-        data = parser.expand(data, "")
-    except RecursionError:
-        raise ConfigError("configuration: expected less nesting, found more") from None
-    toolboxes = parser.toolboxes(data)
-    problems = [
-        f"{at}: {text}" for at, texts in parser.problems.items() for text in texts
-    ]
+    reader = _ConfigReader(environ)
+    reader.problems += problems
+    toolboxes = reader.toolboxes(data)
     if isinstance(data, dict) and data.get("toolMode") == "dynamic":
-        problems += _DYNAMIC_MODE.splitlines()
-    if problems:
-        raise ConfigError(*problems)
-    values = [environ[name] for name in parser.variables & environ.keys()]
-    lines = {line for v in values if not os.path.exists(v) for line in v.splitlines()}
-    shown = {form for line in lines for form in _shown_forms(line)}
+        reader.problems += _DYNAMIC_MODE.splitlines()
+    if reader.problems:
+        raise ConfigError(source, reader.problems)
     servers = [s for toolbox in toolboxes.values() for s in toolbox.servers.values()]
-    shown |= {urlsplit(server.url).query for server in servers}
-    secrets = [text for text in shown if len(text) >= 8]
-    return WorkbenchConfig(
-        toolboxes,
-        frozenset(parser.variables),
-        tuple(sorted(secrets, key=len, reverse=True)),
-        tuple(parser.warnings),
-        source,
-    )
+    secrets = [environ[name] for name in reader.variables & environ.keys()]
+    secrets += [secret for server in servers for secret in server.secrets()]
+    variables, warnings = frozenset(reader.variables), tuple(reader.warnings)
+    return WorkbenchConfig(toolboxes, variables, _masking(secrets), warnings, source)
 
 
 def load_config(path: str, environ: Mapping[str, str] = os.environ) -> WorkbenchConfig:
@@ -470,26 +396,36 @@ def load_config(path: str, environ: Mapping[str, str] = os.environ) -> Workbench
     Raises:
         ConfigError: The file cannot be read, is not JSON, or `parse_config` objects.
     """
+    source = path.encode(errors="replace").decode()  # as it can be shown and sent
+    problems: list[str] = []
+
+    def unique(pairs: list[tuple[str, Any]]) -> JSON:
+        for key, count in Counter(key for key, _ in pairs).items():
+            if count > 1:  # else the last one would win without a word
+                found = f"expected once in its object, found {count} times"
+                problems.append(f"key {json.dumps(key)}: {found}")
+        return dict(pairs)
+
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-        data = json.loads(text, object_pairs_hook=_Object)
+        text = _without_halves(Path(path).read_bytes()).decode("utf-8-sig")
+        data = json.loads(text, object_pairs_hook=unique)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        why = f"cannot be read: {error.strerror}"
     except json.JSONDecodeError as error:
-        at = f"{path}: line {error.lineno} column {error.colno}"
-        raise ConfigError(f"{at}: expected JSON, found: {error.msg}") from None
+        at = f"line {error.lineno} column {error.colno}"
+        why = f"{at}: expected JSON, found: {error.msg}"
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: expected JSON in UTF-8, found: {error}") from None
-    return parse_config(data, environ, path)
+        why = f"expected JSON in UTF-8, found: {error}"
+    else:
+        return parse_config(data, environ, source, problems)
+    raise ConfigError(source, [why])
 
 
 def demo_config() -> WorkbenchConfig:
     """The configuration without any file: this file's own echo/time toolbox."""
     command = (sys.executable, (os.path.abspath(__file__), "--toolbox"))
-    toolbox = ToolboxConfig(
-        "Echo and time", {"toolbox": ServerConfig("stdio", *command)}
-    )
-    return WorkbenchConfig({"demo": toolbox}, is_demo=True)
+    servers = {"toolbox": ServerConfig("stdio", *command)}
+    return WorkbenchConfig({"demo": ToolboxConfig("Echo and time", servers)})
 
 
 def find_config(argument: str | None, environ: Mapping[str, str]) -> WorkbenchConfig:
@@ -498,12 +434,10 @@ def find_config(argument: str | None, environ: Mapping[str, str]) -> WorkbenchCo
     Raises:
         ConfigError: See `load_config`; a path that was given has to be readable.
     """
-    if argument is not None or environ.get("WORKBENCH_CONFIG"):
-        given = environ["WORKBENCH_CONFIG"] if argument is None else argument
-        return load_config(given, environ)
-    if os.path.exists("workbench-config.json"):
-        return load_config("workbench-config.json", environ)
-    return demo_config()
+    path = environ.get("WORKBENCH_CONFIG") or None if argument is None else argument
+    if path is None and os.path.exists("workbench-config.json"):
+        path = "workbench-config.json"
+    return demo_config() if path is None else load_config(path, environ)
 
 
 # === Tool names =======================================================================
@@ -526,6 +460,436 @@ def split_tool_name(name: str) -> tuple[str, str, str]:
     return toolbox, server, tool
 
 
+# === Transports =======================================================================
+
+# A life enters a transport and gets the server's messages, in order, and a function that
+# sends one without waiting. A transport sets `life.gone` at the first sign of the end,
+# after which nothing more is sent, and calls `life.hung_up` after the last message.
+
+_Messages = AsyncIterator[SessionMessage]
+_Transport = tuple[_Messages, Callable[[SessionMessage], None]]
+_SESSION_ID, _JSON = "mcp-session-id", "application/json"
+_CHUNK = 65536  # bytes
+_LINE_LIMIT = 8192  # bytes of a server's output that stand in one line of the log
+_MESSAGE_LIMIT = 128 << 20  # bytes of a message, before it is taken to be endless
+# The data of errors that we make up in a server's place. No server can know them.
+_OURS = os.urandom(16).hex()
+_UNREACHED = os.urandom(16).hex()  # ours, too: the server has not seen the request
+
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # may be half of a surrogate pair
+_HALVES = re.compile(
+    rb"\\\\|\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|(\\u[dD][89a-fA-F]\w\w)"
+)
+
+
+def _without_halves(text: bytes) -> bytes:
+    """JSON text with U+FFFD in place of each half of a surrogate pair.
+
+    JavaScript makes them where it cuts a text, and no strict parser takes them.
+    """
+    if not _HALF.search(text):
+        return text
+    return _HALVES.sub(lambda m: rb"\ufffd" if m[1] else m[0], text)
+
+
+def _failure(message: str, data: str = _OURS) -> MCPError:
+    return MCPError(types.INTERNAL_ERROR, message, data)
+
+
+def _read_message(line: bytes) -> types.JSONRPCMessage | None:
+    """A JSON-RPC message; for an answer that is not valid MCP, the error that says so.
+
+    None if it is neither: a log line may have an `id` and an `error`, too.
+    """
+    text = _without_halves(line).decode(errors="replace")
+    whole: JSON = {}
+    try:
+        return types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+    except ValidationError as error:
+        for problem in error.errors(include_url=False):
+            # Missing from the whole message, and from every answer.
+            if (problem["type"], problem["loc"][1:]) == ("missing", ("method",)):
+                whole = problem["input"]
+    number = whole.get("id")
+    if whole.get("jsonrpc") != "2.0" or not isinstance(number, str | int | float):
+        return None
+    kind = types.JSONRPCError if "error" in whole else types.JSONRPCResponse
+    try:
+        return kind.model_validate(whole, by_name=False)
+    except ValidationError as error:
+        own = _failure(explain(error)).error
+    return types.JSONRPCError.model_construct(jsonrpc="2.0", id=number, error=own)
+
+
+def _dump(message: types.JSONRPCMessage) -> bytes:
+    return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+
+
+async def _lines(
+    read: Callable[[int], Awaitable[bytes]], limit: int = _MESSAGE_LIMIT
+) -> AsyncIterator[bytes]:
+    """The lines that can be read, without their ends, cut where they pass `limit`.
+
+    The parts of a long line are joined once: to do so with each chunk costs the square
+    of its length. Between short ones everybody else has a turn.
+    """
+    parts, size = list[bytes](), 0
+    with suppress(OSError):  # a pipe that breaks is one that ends
+        while chunk := await read(_CHUNK):
+            *lines, rest = chunk.split(b"\n")
+            for number, line in enumerate(lines):
+                if number:  # else who writes without end has the event loop to himself
+                    await asyncio.sleep(0)
+                yield b"".join([*parts, line])
+                parts, size = [], 0
+            parts.append(rest)
+            size += len(rest)
+            if size > limit:
+                yield b"".join(parts)
+                parts, size = [], 0
+    if any(parts):
+        yield b"".join(parts)
+
+
+class _Wire:
+    """Both streams of a session: messages that are iterated, and a way to send one."""
+
+    def __init__(self, messages: _Messages, send: Callable[..., Any]) -> None:
+        self._messages = messages
+        self.send = send
+
+    def __aiter__(self) -> _Messages:
+        return self._messages
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def aclose(self, *_: object) -> None:
+        """Nothing: what is behind the streams belongs to others."""
+
+    __aexit__ = aclose
+
+
+class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
+    """A server process: its stdout as messages, its stderr as log lines, its end.
+
+    The SDK's `stdio_client` does not fit: it takes the end of stdout for the end of the
+    server, which a child may hold open for ever, leaves such a child running, and tells
+    neither status nor process.
+    """
+
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+
+    def __init__(self, life: Life) -> None:
+        super().__init__(_CHUNK, asyncio.get_running_loop())
+        self._life = life
+        self._exited = anyio.Event()
+        self._stderr_read = anyio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.process = cast(asyncio.SubprocessTransport, transport)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        super().pipe_connection_lost(fd, exc)
+        if fd == 0:
+            self._life.gone.set()
+
+    def process_exited(self) -> None:
+        super().process_exited()
+        self._exited.set()
+        self._life.gone.set()
+        # Its children may hold its output open for as long as they like.
+        asyncio.get_running_loop().call_later(OUTPUT_GRACE, self.process.close)
+
+    async def messages(self) -> _Messages:
+        """What the server says on stdout, until all of it was read and it has ended."""
+        async for line in _lines(self.stdout.read):
+            if (message := _read_message(line)) is not None:
+                yield SessionMessage(message)
+            elif line.strip():
+                self._life.said(
+                    f"no message on stdout: {line.decode(errors='replace')}"
+                )
+        self._life.gone.set()
+        with anyio.move_on_after(OUTPUT_GRACE):
+            await self._exited.wait()
+            await self._stderr_read.wait()
+        self._life.hung_up(self._how())
+
+    def _how(self) -> str:
+        status = self.process.get_returncode()
+        if status is None:
+            return "closed its stdin or stdout"
+        if status >= 0:
+            return f"exited with status {status}"
+        names = {number.value: number.name for number in signal.Signals}
+        return f"was killed by {names.get(-status, f'signal {-status}')}"
+
+    async def read_stderr(self) -> None:
+        """Log what the server writes to stderr, and remember the last lines."""
+        async for line in _lines(self.stderr.read, _LINE_LIMIT):
+            self._life.said(line.decode(errors="replace"))
+        self._stderr_read.set()
+
+    def send(self, message: SessionMessage) -> None:
+        self.stdin.write(_dump(message.message) + b"\n")
+        if self.stdin.is_closing():  # by this: nobody reads it any more
+            self._life.gone.set()
+
+    async def stop(self) -> None:
+        """Close its stdin, then SIGTERM, then SIGKILL; its children go with it.
+
+        https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
+        """
+        self.stdin.close()
+        for name in ("SIGTERM", "SIGKILL"):
+            with anyio.move_on_after(EXIT_GRACE):
+                await self._exited.wait()
+            with suppress(ProcessLookupError, PermissionError):
+                if hasattr(os, "killpg"):  # it leads a process group of its own
+                    os.killpg(self.process.get_pid(), getattr(signal, name))
+                else:
+                    self.process.kill()
+        with anyio.move_on_after(OUTPUT_GRACE):
+            await self._exited.wait()
+            await self._stderr_read.wait()
+        self.process.close()
+
+
+@asynccontextmanager
+async def _process_transport(life: Life) -> AsyncIterator[_Transport]:
+    """Start a server's process and speak to it over stdin and stdout."""
+    config, command = life.config, life.config.command
+    if sys.platform == "win32":
+        from mcp.os.win32.utilities import get_windows_executable_command
+
+        command = get_windows_executable_command(command)
+    withheld = life.shared.withheld
+    inherited = {k: v for k, v in os.environ.items() if k not in withheld}
+    with anyio.CancelScope(shield=True):  # else it might run with nobody to stop it
+        _, process = await asyncio.get_running_loop().subprocess_exec(
+            lambda: _ServerProcess(life),
+            command,
+            *config.args,
+            env={**inherited, **get_default_environment(), **config.env},
+            cwd=config.cwd,
+            start_new_session=True,
+        )
+    # Not in a task group: its last lines are read while the process is being stopped.
+    stderr = asyncio.create_task(process.read_stderr())
+    try:
+        yield process.messages(), process.send
+    finally:
+        with anyio.CancelScope(shield=True):
+            await process.stop()
+        stderr.cancel()
+
+
+class _Body(httpx2.AsyncByteStream):
+    """What answers one request, as the SDK can read it, until `end` cuts it short.
+
+    Without this the connection of a cancelled call would stay open for ever: before
+    2026-07-28 the server is told by a notification, and the SDK goes on reading.
+    """
+
+    def __init__(self, number: types.RequestId | None, asking: Any) -> None:
+        self.stream: Any = None  # what the server sends
+        self.failure: MCPError | None = None
+        self._number = number  # of the request
+        self._asking = asking  # by the ids of the questions in it, to be found for them
+        self._waiting = anyio.CancelScope()
+
+    def end(self, why: str) -> None:
+        """Let the request have an error for its answer."""
+        self.failure = _failure(why)
+        self._waiting.cancel()
+
+    async def wait_for(self, step: Awaitable[Any]) -> Any:
+        """The result of one step towards the answer; None once `end` was called."""
+        with anyio.CancelScope() as self._waiting:
+            if self.failure is not None:
+                self._waiting.cancel()
+            return await step
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        chunks = aiter(self.stream)
+        async for line in _lines(lambda _: self.wait_for(anext(chunks, b""))):
+            start = line.find(b"{")  # after `data:`, in an event
+            message = _read_message(line[start:]) if start >= 0 else None
+            if isinstance(message, types.JSONRPCRequest):
+                self._asking[message.id] = self
+            elif isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+                message.id = self._number or message.id
+            yield (line if message is None else line[:start] + _dump(message)) + b"\n"
+        if self.failure is not None:
+            yield b"\n\ndata: " + self.refusal(self.failure) + b"\n\n"
+
+    def refusal(self, error: MCPError) -> bytes:
+        """The answer to the request that is this error."""
+        number = self._number
+        return _dump(types.JSONRPCError(jsonrpc="2.0", id=number, error=error.error))
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
+
+
+# How servers say that a session is lost where they do not answer 404, as they should.
+_NO_SESSION = re.compile(
+    r"\b(no|not|invalid|missing|unknown|expired)\b[^.]{0,20}\bsession\b"
+    r"|\bsession\b[^.]{0,20}\b(not found|expired|terminated)\b",
+    re.IGNORECASE,
+)
+
+
+class _HttpClient(httpx2.AsyncClient):
+    """Answers in the server's place where something goes wrong with one request.
+
+    An exception would end the SDK's transport, and with it every other call in flight
+    on the same server; an error status would not be named.
+    """
+
+    def __init__(self, life: Life) -> None:
+        # No compression: bodies are read on the way. No limits: a call may be silent
+        # for ever, and so may any number of others beside it.
+        headers = {"accept-encoding": "identity", **life.config.headers}
+        timeout = httpx2.Timeout(HTTP_TIMEOUT, read=None)
+        super().__init__(headers=headers, timeout=timeout, limits=httpx2.Limits())
+        self._life = life
+        self._is_sse = life.config.transport == "sse"
+        self._answers = weakref.WeakValueDictionary[Any, _Body]()  # by id of request
+        self._asking = weakref.WeakValueDictionary[Any, _Body]()  # by id of question
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        if request.method == "GET":  # fails on its own, and the SDK knows how to go on
+            # A lost stream of events is not waited for as long as an open one.
+            limit = HTTP_TIMEOUT if "last-event-id" in request.headers else math.inf
+            with anyio.fail_after(limit):
+                response = await super().send(request, **options)
+            if self._is_sse:  # the answers come here
+                self._pass_on(response, _Body(None, self._asking))
+            return response
+        body = json.loads(await request.aread() or b"{}")
+        if "method" in body and "id" in body:
+            return await self._ask(request, body["id"], options)
+        return await self._tell(request, body, options)
+
+    async def _ask(
+        self, request: httpx2.Request, number: types.RequestId, options: JSON
+    ) -> httpx2.Response:
+        """The response to a JSON-RPC request; one of ours where there is none."""
+        answer = self._answers[number] = _Body(number, self._asking)
+        try:
+            response = await answer.wait_for(self._checked(request, options))
+            if response is None:
+                raise answer.failure or _failure("ended")
+            media_type = response.headers.get("content-type", "nothing")
+            if response.is_success and not self._is_sse:
+                if not media_type.startswith((_JSON, "text/event-stream")):
+                    why = f"{_status(response)} with {media_type}, not an answer"
+                    raise self._failed(why)
+                self._pass_on(response, answer)
+            return cast(httpx2.Response, response)
+        except MCPError as error:
+            told: JSON = {"content": answer.refusal(error), "request": request}
+            return httpx2.Response(200, headers={"content-type": _JSON}, **told)
+
+    async def _tell(
+        self, request: httpx2.Request, body: JSON, options: JSON
+    ) -> httpx2.Response:
+        """Send what gets no answer: a notification, a client's answer, a session's end."""
+        request.extensions["timeout"]["read"] = HTTP_TIMEOUT
+        is_cancel = body.get("method") == "notifications/cancelled"
+        if is_cancel and (answer := self._answers.get(body["params"]["requestId"])):
+            answer.end("cancelled")
+        is_last = request.method == "DELETE"  # and so the task is cancelled already
+        with anyio.move_on_after(EXIT_GRACE if is_last else math.inf, shield=is_last):
+            try:
+                return await self._checked(request, options)
+            except MCPError as error:
+                log.debug("%s: %s", self._life.name, error.message)
+                if answer := self._asking.get(body.get("id")):
+                    answer.end(f"it did not take the client's answer: {error.message}")
+        return httpx2.Response(202, request=request)
+
+    async def _checked(self, request: httpx2.Request, options: JSON) -> httpx2.Response:
+        """The response to a request, if it is a success or a redirect within its host.
+
+        Raises:
+            MCPError: The server's own error, or what went wrong, with the HTTP status.
+        """
+        try:
+            response = await super().send(request, **options)
+            if not response.is_success:
+                await response.aread()
+        except httpx2.RequestError as error:
+            raise self._failed(explain(error)) from None
+        there, status = response.next_request, response.status_code
+        is_lost = status == 404 or (status == 400 and _NO_SESSION.search(response.text))
+        if response.is_success:
+            return response
+        if there is not None:
+            if (there.method, there.url.netloc) == (request.method, request.url.netloc):
+                return response  # which the SDK follows
+            location = there.url.copy_with(query=None, userinfo=b"")
+            raise self._failed(f"{_status(response)} to {location} is not followed")
+        if _SESSION_ID in request.headers and is_lost:
+            self._life.how = "ended the session"
+            self._life.gone.set()
+            raise _failure("it has not seen the request", _UNREACHED)
+        with suppress(ValidationError):
+            own = types.JSONRPCError.model_validate_json(response.content)
+            if status not in (401, 403):
+                raise MCPError.from_error_data(own.error)
+        raise self._failed(_status(response))
+
+    def _pass_on(self, response: httpx2.Response, body: _Body) -> None:
+        body.stream, response.stream = response.stream, body
+
+    def _failed(self, why: str) -> MCPError:
+        if self._is_sse:  # where an answer has no other way to come
+            self._life.hung_up(f"failed: {why}")
+        return _failure(f"{self._life.config.shown_url}: {why}")
+
+
+def _status(response: httpx2.Response) -> str:
+    is_denied = response.status_code in (401, 403)
+    hint = ": check 'headers' in the configuration" if is_denied else ""
+    return f"HTTP {response.status_code} {response.reason_phrase}{hint}"
+
+
+@asynccontextmanager
+async def _http_transport(life: Life) -> AsyncIterator[_Transport]:
+    """Speak to a remote server over Streamable HTTP or the older SSE transport."""
+    http, url = _HttpClient(life), life.config.url
+    transport: Any = sse_client(url, httpx_client_factory=lambda *_, **__: http)
+    if life.config.transport == "http":
+        transport = streamable_http_client(
+            url, http_client=http, max_sse_event_size=None
+        )
+
+    async def messages(read: Any) -> _Messages:
+        how = "closed the connection"
+        async for message in read:
+            if isinstance(message, Exception):
+                how = f"lost the connection: {explain(message)}"
+            else:
+                yield message
+        life.hung_up(how)
+
+    def send(message: SessionMessage) -> None:
+        tasks.start_soon(write.send, message)  # which waits until the last is sent
+
+    try:
+        async with transport as (read, write), anyio.create_task_group() as tasks:
+            yield messages(read), send
+            tasks.cancel_scope.cancel()
+    finally:
+        await http.aclose()
+
+
 # === Connections ======================================================================
 
 
@@ -535,324 +899,273 @@ class ToolError(Exception):
 
 _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
-_Inbox = MemoryObjectSendStream[SessionMessage | Exception]
-_SESSION_ID = "mcp-session-id"
-_CLOSED = "Connection closed"  # what the SDK says of a call whose connection ended
-# The `data` of JSON-RPC errors that a transport of ours made up, in place of the server.
-_OWN_ERROR = "workbench: what is wrong with the answer"
-_UNREACHED = "workbench: the server is gone and has not seen this request"
+_CONTROLS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f]")
+# How the SDK begins what it says of a call whose answer a remote server has spoilt.
+_SPOILT = ("SSE stream", "Failed to parse", "server answered a request with 202")
 
 
-class _Link:
-    """One life of a server: from one start to the end of its connection.
+@dataclass
+class Shared:
+    """What all connections of one process have in common."""
 
-    A new life gets a new link, so that one that is still winding down cannot touch
-    what belongs to its successor.
-    """
-
-    def __init__(self, client: ServerSession | None) -> None:
-        self.client = client  # whose request started it: offered what that one can do
-        self.session: ClientSession | None = None  # set once its tools are known
-        self.settled = anyio.Event()  # connected or failed
-        self.gone = anyio.Event()  # it is ending, nothing more reaches it
-        self.hangup = anyio.Event()  # it has ended, and all that it said was read
-        self.changed = anyio.Event()  # its tools did, since the last listing began
-        self.fresh = anyio.Event()  # no refresh of its tools is due or running
-        self.stderr: deque[str] = deque(maxlen=10)  # its last lines
-        self.end = ""  # how it ended, where that was not our doing
-        self.reason = ""  # why it did not connect
-
-    @property
-    def up(self) -> bool:
-        return self.session is not None and not self.gone.is_set()
-
-    def tools_changed(self) -> bool:
-        """Make a refresh of the tools due; False if one is due or running already."""
-        self.changed.set()
-        if self.fresh.is_set():
-            self.fresh = anyio.Event()
-            return True
-        return False
-
-    def why(self, cause: str) -> str:
-        """`cause`, with the last lines that the server wrote to stderr."""
-        lines = " | ".join(self.stderr)
-        return f"{cause}; its last stderr lines: {lines}" if lines else cause
+    owners: anyio.abc.TaskGroup  # runs the tasks that hold the servers
+    withheld: frozenset[str]  # variables that a server's process does not inherit
+    client: ServerSession | None = None  # the one that is served
+    log_level: types.LoggingLevel | None = None  # which it has set
 
 
 class ServerConnection:
-    """One downstream server: its configuration, current tools, and current link.
+    """One downstream server: its configuration and its current life.
 
-    `name` is `toolbox/server`. `owners` is the task group that runs the tasks which
-    hold its links; `environment` is the one of its process.
+    `name` is `toolbox/server`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        config: ServerConfig,
-        owners: anyio.abc.TaskGroup,
-        environment: Mapping[str, str],
-    ) -> None:
+    def __init__(self, name: str, config: ServerConfig, shared: Shared) -> None:
         self.name = name
         self.config = config
-        self.tools: list[JSON] = []
-        self.connect_seconds = 0.0
-        self.log_level: types.LoggingLevel | None = None
-        self._owners = owners
-        self._environment = environment
-        self._link = _Link(None)
-        self._link.gone.set()
+        self.shared = shared
+        self.life = Life(self)
+        self.life.gone.set()  # it has not begun
 
-    @property
-    def up(self) -> bool:
-        """Connected, with its tools listed."""
-        return self._link.up
-
-    @property
-    def failure(self) -> str | None:
-        """Why the server is not up; None while it is up or starting."""
-        if self._link.up or not self._link.settled.is_set():
-            return None
-        return self._link.reason or self._link.why(self._link.end or "hung up")
-
-    @property
-    def instructions(self) -> str | None:
-        """What the server tells its clients about itself."""
-        session = self._link.session
-        return session.instructions if session is not None else None
-
-    def has_tool(self, name: str) -> bool:
-        """Whether the server's current list has a tool of this downstream name."""
-        return any(tool["name"] == name for tool in self.tools)
-
-    def start(self, client: ServerSession | None) -> None:
-        """Start the server unless it is up or starting.
+    def start(self) -> Life:
+        """The current life, a new one if the last has ended.
 
         It has no `await`, so any number of concurrent callers share one attempt.
         """
-        if self._link.gone.is_set():
-            self._link = _Link(client)
-            self._owners.start_soon(self._own, self._link)
+        if self.life.gone.is_set():
+            self.life = Life(self)
+            self.shared.owners.start_soon(self.life.run)
+        return self.life
 
-    async def refreshed(self, client: ServerSession | None) -> None:
-        """Wait for a refresh of the tool list that is due, at most `OPEN_TIMEOUT`.
-
-        A server that was up and died meanwhile is started again.
-        """
-        if self._link.session is not None:
-            with anyio.move_on_after(OPEN_TIMEOUT):
-                if self._link.up:
-                    await self._link.fresh.wait()
-                await self.settled(client)
-
-    async def settled(self, client: ServerSession | None) -> _Link:
-        """Start the server if need be and wait until it is up or has failed.
-
-        One that died while this was looking is started once more.
-        """
-        for _ in range(2):
-            self.start(client)
-            link = self._link
-            if not link.settled.is_set():  # even waiting for nothing takes a while
-                await link.settled.wait()
-            if link.up or link.session is None:
-                break
-        return link
-
-    async def ensure_up(self, client: ServerSession | None) -> _Link:
-        """Start the server if it is not up, and wait for it.
-
-        Raises:
-            ToolError: It did not start, and why.
-        """
-        link = await self.settled(client)
-        if link.session is None:
-            raise ToolError(f"server '{self.name}' failed to start: {link.reason}")
-        return link
-
-    async def call(
-        self,
-        client: ServerSession | None,
-        params: JSON,
-        on_progress: ProgressFnT | None,
-    ) -> JSON:
+    async def call(self, params: JSON, on_progress: ProgressFnT | None) -> JSON | None:
         """Send `tools/call` with these wire parameters; the wire result as it came.
+
+        None if the server has no such tool.
 
         Raises:
             ToolError: The server failed to start or died, or its answer is not valid.
             MCPError: The server's own JSON-RPC error.
         """
-        was_up = self.up
-        link = await self.ensure_up(client)
-        session = cast(ClientSession, link.session)
-        if _is_modern(session) and self.log_level is not None:  # of an older client
-            opted_in = {types.LOG_LEVEL_META_KEY: self.log_level}
-            params = {**params, "_meta": {**params.get("_meta", {}), **opted_in}}
-        # Not the SDK's own `call_tool`: it checks the result, and may list tools first.
-        request = _WireRequest(method="tools/call", params=params)
-        try:
-            result: JSON = await session.send_request(
-                request, _RAW_RESULT, progress_callback=on_progress
-            )
-            if result.get("resultType", "input_required") != "input_required":
-                # The SDK takes anything with a `resultType` for the other kind of result.
-                types.CallToolResult.model_validate(result, by_name=False)
-            return result
-        except ValidationError as error:
-            text = f"server '{self.name}' answered with something that is not valid MCP"
-            raise ToolError(f"{text}: {_first_error(error)}") from None
-        except MCPError as error:
-            if error.data != _UNREACHED or not was_up:
-                raise self._call_failure(link, error) from None
-        return await self.call(client, params, on_progress)  # in a fresh life
+        for _ in range(2):  # a life can end at any moment, but a call is sent only once
+            life = self.start()
+            with anyio.move_on_after(ANSWER_TIMEOUT):
+                await life.settled.wait()
+            if life.session is None:
+                still = "is still starting: call again in a while"
+                failed = f"failed to start: {life.failure}" if life.failure else still
+                raise ToolError(f"server '{self.name}' {failed}")
+            with anyio.move_on_after(OPEN_TIMEOUT):
+                if not life.has_tool(params["name"]):
+                    await life.refreshed(is_unsure=True)
+            try:
+                if life.has_tool(params["name"]):
+                    return await life.call(params, on_progress)
+                if life.up:
+                    return None
+            except MCPError as error:
+                if error.data != _UNREACHED:
+                    raise
+        await life.ended.wait()
+        raise ToolError(f"server '{self.name}' {life.why()}; it has not seen the call")
 
-    def _call_failure(self, link: _Link, error: MCPError) -> Exception:
-        """What to tell of a call that ended in `error`: the server's own, or ours."""
-        is_cut = bool(self.config.url) and error.message.startswith("SSE stream")
-        if error.data == _OWN_ERROR or is_cut:
-            return ToolError(f"server '{self.name}': {error.message}")
-        is_end = (error.code, error.message) == (types.CONNECTION_CLOSED, _CLOSED)
-        if error.data != _UNREACHED and not (is_end and link.gone.is_set()):
-            return error
-        end = f"server '{self.name}' {link.why(link.end or 'hung up')}"
-        if error.data == _UNREACHED:
-            return ToolError(f"{end}; it has not seen the call, so call again")
-        return ToolError(
-            f"{end}; the call may have taken effect and was not repeated, the next one "
-            "starts the server again"
-        )
 
-    async def set_log_level(self, level: types.LoggingLevel) -> None:
-        """Remember the client's log level, and tell it to a server that can log."""
-        self.log_level = level
-        session = self._link.session
-        if session is None or not self._link.up or _is_modern(session):
-            return
-        if session.server_capabilities and session.server_capabilities.logging:
-            params = types.SetLevelRequestParams(level=level)
-            request = types.SetLevelRequest(params=params)
-            with suppress(MCPError, ValidationError):
-                await session.send_request(request, types.EmptyResult, OPEN_TIMEOUT)
+class Life:
+    """One life of a server, from one start to the end of its connection.
 
-    async def roots_changed(self) -> None:
-        """Tell the server that the client's roots have changed."""
-        session = self._link.session
-        if session is not None and self._link.up and not _is_modern(session):
-            await session.send_notification(types.RootsListChangedNotification())
+    It holds all that must not outlive the connection. A restart makes a new one, and
+    one that is still winding down cannot touch what belongs to its successor.
+    """
 
-    async def _own(self, link: _Link) -> None:
-        """Hold one life of the server; this task alone enters and leaves its session."""
-        started = anyio.current_time()
+    def __init__(self, connection: ServerConnection) -> None:
+        self.name = connection.name
+        self.config = connection.config
+        self.shared = connection.shared
+        self.client = self.shared.client  # a server is offered what this one can do
+        self.session: ClientSession | None = None  # set once its tools are known
+        self.listed: list[types.Tool] = []
+        self.how = ""  # how it ended or failed, where that was not our doing
+        self.stderr: deque[str] = deque(maxlen=20)  # its last lines
+        self.settled = anyio.Event()  # it is up or has failed
+        self.gone = anyio.Event()  # it is ending: nothing is sent to it any more
+        self.ended = anyio.Event()  # all that it said was read, and `how` is known
+        self._changed = anyio.Event()  # its tools did, since the last listing began
+        self._listed = anyio.Event()  # the next refresh has ended
+        self._listings = 0  # refreshes that have ended
+        self._is_listing = False
+
+    @property
+    def up(self) -> bool:
+        """Connected, with its tools listed."""
+        return self.session is not None and not self.gone.is_set()
+
+    @property
+    def tools(self) -> list[types.Tool]:
+        """What the server lists and the filters let through."""
+        return [tool for tool in self.listed if self.config.allows(tool.name)]
+
+    @property
+    def failure(self) -> str | None:
+        """Why the server is not up; None while it is up or starting."""
+        return None if self.up or not self.settled.is_set() else self.why()
+
+    def has_tool(self, name: str) -> bool:
+        """Whether the current list has a tool of this downstream name."""
+        return any(tool.name == name for tool in self.tools)
+
+    def said(self, line: str) -> None:
+        """Log a line of its output that is no message, and remember it."""
+        if text := _CONTROLS.sub(" ", line[:_LINE_LIMIT]).strip():
+            self.stderr.append(text[:300])
+            log.info("[%s] %s", self.name, text)
+
+    def hung_up(self, how: str) -> None:
+        """The connection has ended, and all that came over it was handed on."""
+        self.how = self.how or how
+        self.gone.set()
+        self.ended.set()
+
+    def why(self) -> str:
+        """How it ended, with the last lines that it wrote to stderr."""
+        how, lines = self.how or "hung up", " | ".join(self.stderr)
+        return f"{how}; its last stderr lines: {lines}" if lines else how
+
+    async def run(self) -> None:
+        """Hold the connection; this task alone enters and leaves what is part of it."""
+        transport = _http_transport if self.config.url else _process_transport
         try:
             with anyio.fail_after(CONNECT_TIMEOUT) as scope:
-                transport = self._transport(link)
-                async with (
-                    transport as (read, write),
-                    self._session(link, read, write) as session,
-                ):
-                    try:
-                        await self._connect(link, session)
-                        scope.deadline = math.inf  # it may live as long as it likes
-                        self.connect_seconds = anyio.current_time() - started
-                        link.settled.set()
-                        await self._follow(link, session)
-                    finally:
-                        link.gone.set()  # what ends from here on is our own doing
+                async with transport(self) as wire, self._session(wire) as session:
+                    await _negotiate(session, self.client)
+                    self.listed = await self._list_tools(session)
+                    self.session = session
+                    if not self.listed and self._announces_changes():
+                        with anyio.move_on_after(OUTPUT_GRACE):  # some do so at once
+                            await self._changed.wait()
+                    scope.deadline = math.inf  # it may live as long as it likes
+                    self.settled.set()
+                    await self._follow(session)
         except Exception as error:  # must not take the other connections with it
-            link.reason = link.why(link.end or self._cause(error))
-            self.connect_seconds = anyio.current_time() - started
-            log.warning("%s: %s", self.name, link.reason, exc_info=True)
-        finally:
-            for event in (link.gone, link.settled, link.fresh):
-                event.set()  # nobody waits for it any longer
+            self.hung_up(self._explained(error))
+            log.warning(_FAILED, self.name, self.why(), exc_info=True)
+        finally:  # nobody waits any longer
+            self.hung_up("")
+            self.settled.set()
+            self._listings = sys.maxsize
+            self._listed.set()
 
-    async def _connect(self, link: _Link, session: ClientSession) -> None:
-        await _negotiate(session, link.client)
-        self.tools = await self._list_tools(session)
-        link.session = session
-        log.info("%s: connected, %d tools", self.name, len(self.tools))
+    def _session(self, transport: _Transport) -> ClientSession:
+        messages, write = transport
 
-    def _transport(self, link: _Link) -> AbstractAsyncContextManager[tuple[Any, Any]]:
-        if self.config.transport == "stdio":
-            return _process_transport(self.name, self.config, self._environment, link)
-        return _http_transport(self.config, link)
+        async def send(message: SessionMessage) -> None:
+            if not self.gone.is_set():
+                write(message)
+            if self.gone.is_set():  # before, or by this: it cannot be reached any more
+                if isinstance(message.message, types.JSONRPCRequest):
+                    with anyio.move_on_after(2 * OUTPUT_GRACE):  # to know why
+                        await self.ended.wait()
+                    raise _failure("it has not seen the request", _UNREACHED)
+                raise anyio.BrokenResourceError
 
-    def _session(self, link: _Link, read: Any, write: Any) -> ClientSession:
+        wire: Any = _Wire(messages, send)
         return ClientSession(
-            read,
-            write,
+            wire,
+            wire,
             client_info=types.Implementation(name="mcp-workbench", version=__version__),
-            message_handler=functools.partial(self._on_message, link),
-            logging_callback=functools.partial(self._on_log, link),
-            **(_relay(link.client) if link.client is not None else {}),
+            message_handler=self._on_message,
+            logging_callback=self._on_log,
+            **(_relay(self.client) if self.client is not None else {}),
         )
 
-    def _cause(self, error: BaseException) -> str:
-        """One readable line for why a server did not start."""
-        error = _innermost(error)
-        text = _one_line(error)
-        if isinstance(error, ValidationError):
-            text = f"its answer is not valid MCP: {_first_error(error)}"
-        elif isinstance(error, TimeoutError):
-            text = f"no answer within {CONNECT_TIMEOUT:g} seconds"
-        elif isinstance(error, OSError) and error.filename is not None:
-            text = f"cannot start {error.filename!r}: {error.strerror}"
-        url = self.config.shown_url
+    def _explained(self, error: Exception) -> str:
+        """One line for why the server did not start, or a listing failed."""
+        text, url = explain(error), self.config.shown_url
         return text if url in text else f"{url}: {text}"
 
-    async def _list_tools(self, session: ClientSession) -> list[JSON]:
-        """All pages of the server's tools that the filters let through."""
-        tools: list[JSON] = []
+    async def _list_tools(self, session: ClientSession) -> list[types.Tool]:
+        """All pages of the server's tools."""
+        tools: list[types.Tool] = []
         cursor: str | None = None
         seen: set[str | None] = set()
         while cursor not in seen and len(seen) < MAX_PAGES:
             seen.add(cursor)
+            params = types.PaginatedRequestParams(cursor=cursor)
             try:
-                page = await _list_page(session, cursor)
+                page = await session.list_tools(params=params)
             except MCPError as error:
                 if error.code != types.METHOD_NOT_FOUND:
                     raise
                 break  # it has no tools
-            tools += page["tools"]
-            cursor = page.get("nextCursor") or None
-        return [tool for tool in tools if self.config.allows(tool["name"])]
+            tools += page.tools
+            cursor = page.next_cursor or None
+        patterns = self.config.tool_filters if self.session is None else ()
+        for pattern in [pattern for pattern in patterns if pattern != "*"]:
+            if not any(fnmatch.fnmatchcase(tool.name, pattern) for tool in tools):
+                log.warning("%s: toolFilters: %r matches no tool", self.name, pattern)
+        return tools
 
-    async def _follow(self, link: _Link, session: ClientSession) -> None:
-        """Keep the tool list current until the server hangs up."""
+    async def _follow(self, session: ClientSession) -> None:
+        """Keep the tool list current until the server is gone."""
+        names = [tool.name for tool in self.tools]
+        log.info("%s: connected, %s", self.name, counted(len(names), "tool"))
+        log.debug("%s: its tools are %s", self.name, ", ".join(names))
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._refresh, link, session)
-            if _announces_tool_changes(session):
+            tasks.start_soon(self._refresh, session)
+            if self._announces_changes():
                 log.debug("Server supports tool change notifications: %s", self.name)
                 if _is_modern(session):
-                    tasks.start_soon(self._listen, link, session)
-            if self.log_level is not None:
-                await self.set_log_level(self.log_level)
-            await link.hangup.wait()
+                    tasks.start_soon(self._listen, session)
+            if (level := self.shared.log_level) is not None:
+                params = types.SetLevelRequestParams(level=level)
+                await self.tell(types.SetLevelRequest(params=params))
+            await self.gone.wait()
+            with anyio.move_on_after(LAST_WORDS):
+                await self.ended.wait()
             tasks.cancel_scope.cancel()
-        log.info("%s %s", self.name, link.end)
+        log.info("%s %s", self.name, self.how)
 
-    async def _refresh(self, link: _Link, session: ClientSession) -> None:
+    def _announces_changes(self) -> bool:
+        capabilities = self.session and self.session.server_capabilities
+        tools = capabilities.tools if capabilities else None
+        return tools is not None and bool(tools.list_changed)
+
+    async def _refresh(self, session: ClientSession) -> None:
         """List the tools again after each change, one listing at a time.
 
-        `changed` is renewed before a listing begins, so any number of changes during
+        `_changed` is renewed before a listing begins, so any number of changes during
         it cost exactly one more, and none is lost.
         """
         while True:
-            if not link.changed.is_set():
-                link.fresh.set()
-            await link.changed.wait()
-            link.changed = anyio.Event()
+            await self._changed.wait()
+            self._changed = anyio.Event()
+            self._is_listing = True
             try:
-                with anyio.fail_after(CONNECT_TIMEOUT):
+                with anyio.fail_after(LIST_TIMEOUT):
                     tools = await self._list_tools(session)
             except (MCPError, ValidationError, TimeoutError) as error:
-                log.warning("%s: kept its old tools: %s", self.name, self._cause(error))
+                why = self._explained(error)
+                log.warning("%s: kept its old tools: %s", self.name, why)
             else:
-                log.info("%s: tools refreshed: %s", self.name, _diff(self.tools, tools))
-                self.tools = tools
+                log.info(
+                    "%s: tools refreshed: %s", self.name, _diff(self.listed, tools)
+                )
+                self.listed = tools
+            self._is_listing = False
+            self._listings += 1
+            self._listed.set()
+            self._listed = anyio.Event()
 
-    async def _listen(self, link: _Link, session: ClientSession) -> None:
+    async def refreshed(self, is_unsure: bool) -> None:
+        """Wait for the refresh that is due; for a remote server one is, if `is_unsure`.
+
+        Of those that begin from now on, one is enough, however many changes follow.
+        """
+        if is_unsure and self.config.url:  # which may have no way to announce a change
+            self.tools_changed()
+        last = self._listings + self._is_listing
+        while self._listings <= last and (self._is_listing or self._changed.is_set()):
+            await self._listed.wait()
+
+    async def _listen(self, session: ClientSession) -> None:
         """Hold a 2026-07-28 server's `subscriptions/listen` stream open.
 
         https://modelcontextprotocol.io/specification/2026-07-28/basic/subscriptions
@@ -860,72 +1173,127 @@ class ServerConnection:
         while True:
             try:
                 async with listen(session, tools_list_changed=True) as subscription:
-                    self._tools_changed(link)  # for what changed before it was open
+                    self.tools_changed()  # for what changed before it was open
                     async for _ in subscription:
                         pass  # each event reaches `_on_message` as well
             except (MCPError, SubscriptionLost) as error:
                 log.debug("%s: lost its change notifications: %s", self.name, error)
             await anyio.sleep(RELISTEN_DELAY)
 
-    def _tools_changed(self, link: _Link) -> None:
-        if not link.tools_changed():
+    def tools_changed(self) -> None:
+        """Make a refresh of the tools due."""
+        if self._changed.is_set() or self._is_listing:
             skipped = "Skipping duplicate discovery - already in progress for: %s"
             log.debug(skipped, self.name)
+        self._changed.set()
 
-    async def _on_message(self, link: _Link, message: IncomingMessage) -> None:
-        if isinstance(message, anyio.EndOfStream):
-            link.hangup.set()
-        elif isinstance(message, types.ElicitCompleteNotification) and link.client:
-            await link.client.send_notification(message)
+    async def _on_message(self, message: IncomingMessage) -> None:
+        if isinstance(message, types.ElicitCompleteNotification) and self.client:
+            await self.client.send_notification(message)
         elif isinstance(message, types.ToolListChangedNotification):
             received = "Received tools/list_changed notification from server: %s"
             log.info(received, self.name)
-            if link.session is not None and not _announces_tool_changes(link.session):
-                log.warning(
+            if self.session is not None and not self._announces_changes():
+                unexpected = (
                     "Received tools notification from server without listChanged "
-                    "capability: %s",
-                    self.name,
+                    "capability: %s"
                 )
-            self._tools_changed(link)
+                log.warning(unexpected, self.name)
+            self.tools_changed()
 
-    async def _on_log(
-        self, link: _Link, params: types.LoggingMessageNotificationParams
-    ) -> None:
+    async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
         log.debug("[%s] %s: %s", self.name, params.level, params.data)
-        if link.client is None or _is_modern(link.client):
-            return  # a 2026-07-28 client opts in request by request
         levels = get_args(types.LoggingLevel)
-        if levels.index(params.level) >= levels.index(self.log_level or levels[0]):
+        least = levels.index(self.shared.log_level or levels[0])
+        # A 2026-07-28 client opts in request by request.
+        is_older = self.client is not None and not _is_modern(self.client)
+        if self.client and is_older and levels.index(params.level) >= least:
             message = types.LoggingMessageNotification(params=params)
-            await link.client.send_notification(message)
+            await self.client.send_notification(message)
+
+    async def tell(
+        self, news: types.SetLevelRequest | types.RootsListChangedNotification
+    ) -> None:
+        """Pass on what the client lets its servers know, if this one is of its era."""
+        session = self.session
+        if session is None or not self.up or _is_modern(session):
+            return
+        capabilities = session.server_capabilities or types.ServerCapabilities()
+        if isinstance(news, types.RootsListChangedNotification):
+            await session.send_notification(news)
+        elif capabilities.logging is not None:
+            with suppress(MCPError, ValidationError):
+                await session.send_request(news, types.EmptyResult, OPEN_TIMEOUT)
+
+    async def call(self, params: JSON, on_progress: ProgressFnT | None) -> JSON:
+        """See `ServerConnection.call`; an error with `_UNREACHED` may be tried again."""
+        session, level = cast(ClientSession, self.session), self.shared.log_level
+        if _is_modern(session) and level is not None:  # of an older client
+            meta = {**params.get("_meta", {}), types.LOG_LEVEL_META_KEY: level}
+            params = {**params, "_meta": meta}
+        # Not the SDK's own `call_tool`: it checks the result, and may list tools first.
+        request = _WireRequest(method="tools/call", params=params)
+        try:
+            told: JSON = {"progress_callback": on_progress}
+            result: JSON = await session.send_request(request, _RAW_RESULT, **told)
+            if result.get("resultType", "input_required") != "input_required":
+                # The SDK takes anything with a `resultType` for the other kind of result.
+                types.CallToolResult.model_validate(result, by_name=False)
+            return result
+        except ValidationError as error:
+            raise ToolError(f"server '{self.name}': {explain(error)}") from None
+        except MCPError as error:
+            raise self._call_failure(error) from None
+
+    def _call_failure(self, error: MCPError) -> Exception:
+        """What to tell of a call that ended in `error`: the server's own, or ours."""
+        is_spoilt = self.config.url and error.message.startswith(_SPOILT)
+        if error.data == _OURS or is_spoilt:
+            return ToolError(f"server '{self.name}': {explain(error)}")
+        closed = (types.CONNECTION_CLOSED, "Connection closed")  # as the SDK has it
+        if (error.code, error.message) != closed or not self.gone.is_set():
+            return error
+        return ToolError(
+            f"server '{self.name}' {self.why()}; the call may have taken effect and was "
+            "not repeated, the next one starts the server again"
+        )
+
+
+_FAILED = "%s: %s"  # what is logged of a server that does not start
 
 
 def _is_modern(session: ClientSession | ServerSession) -> bool:
-    """Whether the peer speaks 2026-07-28 or later, without `initialize`."""
     return session.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
-def _announces_tool_changes(session: ClientSession) -> bool:
-    capabilities = session.server_capabilities
-    tools = capabilities.tools if capabilities is not None else None
-    return tools is not None and bool(tools.list_changed)
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """What lies behind an error: the first of a group, what it was raised from."""
+def explain(error: BaseException) -> str:
+    """One readable line, never empty, for what lies behind an error."""
+    if isinstance(error, httpx2.TimeoutException):
+        return f"no answer within {HTTP_TIMEOUT:g} seconds"
     behind: Any = error
-    while isinstance(behind, Exception):
+    while isinstance(
+        behind, Exception
+    ):  # the first of a group, what it was raised from
         error, behind = behind, behind.__cause__ or behind.__context__
         if isinstance(error, ExceptionGroup):
             behind = error.exceptions[0]
-    return error
-
-
-def _one_line(error: BaseException) -> str:
     text = str(error)
-    if isinstance(error, ConnectionError) and error.errno:
+    if isinstance(error, ValidationError):
+        text = f"its answer is not valid MCP: {_first_error(error)}"
+    elif isinstance(error, TimeoutError):
+        text = f"no answer within {CONNECT_TIMEOUT:g} seconds"
+    elif isinstance(error, httpx2.HTTPStatusError):
+        text = _status(error.response)
+    elif isinstance(error, OSError) and error.filename is not None:
+        text = f"cannot start {error.filename!r}: {error.strerror}"
+    elif isinstance(error, ConnectionError) and error.errno:
         text = os.strerror(error.errno)  # asyncio has a text of its own
     return " ".join(text.split()) or type(error).__name__
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things in words: `1 tool`, `2 tools`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _first_error(error: ValidationError) -> str:
@@ -937,9 +1305,8 @@ def _first_error(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc'])) or 'result'}: {first['msg']}"
 
 
-def _diff(old: list[JSON], new: list[JSON]) -> str:
-    before = {tool["name"]: tool for tool in old}
-    after = {tool["name"]: tool for tool in new}
+def _diff(old: list[types.Tool], new: list[types.Tool]) -> str:
+    before, after = {tool.name: tool for tool in old}, {tool.name: tool for tool in new}
     modified = sum(before[name] != after[name] for name in before.keys() & after.keys())
     added, removed = len(after.keys() - before), len(before.keys() - after)
     return f"{added} added, {removed} removed, {modified} modified"
@@ -954,7 +1321,7 @@ async def _negotiate(session: ClientSession, client: ServerSession | None) -> No
     """
     steps = [session.discover, session.initialize, session.discover]
     if client is not None and not _is_modern(client):
-        steps = [session.initialize, session.discover]
+        del steps[0]
     errors: list[Exception] = []
     for step in steps:
         try:
@@ -965,17 +1332,6 @@ async def _negotiate(session: ClientSession, client: ServerSession | None) -> No
     raise errors[steps.index(session.initialize)]
 
 
-async def _list_page(session: ClientSession, cursor: str | None) -> JSON:
-    """One page of `tools/list`, as it came where the SDK allows it."""
-    params = types.PaginatedRequestParams(cursor=cursor)
-    if _is_modern(session):
-        # The SDK needs to see this listing: it mirrors arguments into HTTP headers.
-        page = await session.list_tools(params=params)
-        return page.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    request = types.ListToolsRequest(params=params)
-    return cast(JSON, await session.send_request(request, _RAW_RESULT))
-
-
 def _relay(client: ServerSession) -> JSON:
     """What servers may ask of a client, as arguments of their `ClientSession`.
 
@@ -984,426 +1340,41 @@ def _relay(client: ServerSession) -> JSON:
     """
     offered = client.client_capabilities or types.ClientCapabilities()
     modes = offered.elicitation or types.ElicitationCapability()
+    lacking = "url" if modes.url is None else "form" if modes.form is None else None
 
-    async def ask(request: types.ServerRequest, result_type: type[Any]) -> Any:
-        try:
-            return await client.send_request(request, result_type)
-        except MCPError as error:
-            return error.error
-        except ValidationError as error:
-            text = f"the client's answer is not valid MCP: {_first_error(error)}"
-            return types.ErrorData(code=types.INTERNAL_ERROR, message=text)
+    def asking(kind: type[Any], result_type: type[Any]) -> Any:
+        async def ask(context: ClientRequestContext, params: Any = None) -> Any:
+            if kind is types.ElicitRequest and params.mode == lacking:
+                text = f"the client does not support elicitation in {lacking} mode"
+                return types.ErrorData(code=types.INVALID_PARAMS, message=text)
+            if params is None and context.meta:
+                params = types.RequestParams(_meta=context.meta)
+            try:
+                return await client.send_request(kind(params=params), result_type)
+            except MCPError as error:
+                return error.error
+            except ValidationError as error:
+                text = f"the client's answer is not valid MCP: {_first_error(error)}"
+                return types.ErrorData(code=types.INTERNAL_ERROR, message=text)
 
-    async def sample(_: object, params: types.CreateMessageRequestParams) -> Any:
-        request = types.CreateMessageRequest(params=params)
-        return await ask(request, types.CreateMessageResultWithTools)
+        return ask
 
-    async def list_roots(context: ClientRequestContext) -> Any:
-        params = types.RequestParams(_meta=context.meta) if context.meta else None
-        return await ask(types.ListRootsRequest(params=params), types.ListRootsResult)
-
-    async def elicit(_: object, params: types.ElicitRequestParams) -> Any:
-        lacks_form = modes.url is not None and modes.form is None
-        if modes.url is None if params.mode == "url" else lacks_form:
-            text = f"the client does not support elicitation in {params.mode} mode"
-            return types.ErrorData(code=types.INVALID_PARAMS, message=text)
-        return await ask(types.ElicitRequest(params=params), types.ElicitResult)
-
+    sampling = asking(types.CreateMessageRequest, types.CreateMessageResultWithTools)
+    elicit = asking(types.ElicitRequest, types.ElicitResult)
+    list_roots = asking(types.ListRootsRequest, types.ListRootsResult)
     return {
         "sampling_capabilities": offered.sampling,
-        "sampling_callback": sample if offered.sampling else None,
+        "sampling_callback": sampling if offered.sampling else None,
         "elicitation_callback": elicit if offered.elicitation else None,
         "list_roots_callback": list_roots if offered.roots else None,
     }
 
 
-def _end(link: _Link, inbox: _Inbox, how: str) -> None:
-    """Close a link's read stream, after everything that is in it.
-
-    A call that fails from here on has met the end of its server, and the session must
-    not be left before the answers that did arrive are read: hence the last message.
-    """
-    link.end = link.end or how
-    link.gone.set()
-    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-        inbox.send_nowait(anyio.EndOfStream())
-    inbox.close()
-
-
-class _LineSplitter:
-    """Cuts chunks of bytes into lines, and a line at `limit` bytes.
-
-    The parts of an unfinished line are kept apart: a line of 20 MB arrives in hundreds
-    of chunks, and joining it anew for each would cost the square of its length.
-    """
-
-    def __init__(self, limit: float = math.inf) -> None:
-        self._parts: list[bytes] = []
-        self._room = self._limit = limit
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that this chunk completes."""
-        self._parts.append(chunk)
-        self._room -= len(chunk)
-        if b"\n" not in chunk and self._room > 0:
-            return []
-        *lines, rest = b"".join(self._parts).split(b"\n")
-        if len(rest) >= self._limit:
-            lines, rest = [*lines, rest], b""
-        self._parts, self._room = [rest], self._limit - len(rest)
-        return [line for line in lines if line.strip()]
-
-
-_CONTROLS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f]")
-_LINE_LIMIT = 8192  # bytes of a server's output that stand in one line of the log
-
-
-_ANSWERED = re.compile(rb'"id"\s*:\s*(\d+)')
-_HALF_PAIRS = re.compile("[\ud800-\udfff]")
-
-
-def _repaired(line: bytes) -> str:
-    """JSON text that pydantic reads: without half surrogate pairs and the like.
-
-    Raises:
-        ValueError: It is no JSON in any reading.
-    """
-    text = line.decode(errors="replace")
-    text = json.dumps(json.loads(text, strict=False), ensure_ascii=False)
-    return _HALF_PAIRS.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-def _parse_message(line: bytes) -> types.JSONRPCMessage:
-    """One message of a server; an answer that is none as the error that says so.
-
-    Raises:
-        ValueError: It is neither, so that nobody waits for it.
-    """
-    adapter = types.jsonrpc_message_adapter
-    with suppress(ValueError):
-        return adapter.validate_json(line, by_name=False)
-    answered, why = _ANSWERED.search(line), "it cannot be read"
-    with suppress(ValueError, RecursionError):
-        text = _repaired(line)
-        with suppress(ValidationError):
-            return adapter.validate_json(text, by_name=False)
-        kind = types.JSONRPCError if '"error"' in text else types.JSONRPCResponse
-        try:
-            return kind.model_validate_json(text)
-        except ValidationError as error:
-            why = _first_error(error)
-    if answered is None or not (b'"result"' in line or b'"error"' in line):
-        raise ValueError("not a message")
-    text = f"answered with something that is not valid MCP: {why}"
-    failure = types.ErrorData(code=types.INTERNAL_ERROR, message=text, data=_OWN_ERROR)
-    return types.JSONRPCError(jsonrpc="2.0", id=int(answered[1]), error=failure)
-
-
-class _ServerProcess(asyncio.SubprocessProtocol):
-    """A server process: its stdout as messages, its stderr as log lines, its end.
-
-    It is the write stream of the transport as well. The SDK's `stdio_client` does not
-    fit: it takes the end of stdout for the end of the server, which a child may hold
-    open for ever, leaves such a child running, and tells neither status nor process.
-    """
-
-    def __init__(self, name: str, link: _Link) -> None:
-        self._name = name
-        self._link = link
-        self._died = False
-        self._exited = anyio.Event()
-        self._splitters = {1: _LineSplitter(), 2: _LineSplitter(_LINE_LIMIT)}
-        self.inbox, self.messages = anyio.create_memory_object_stream[
-            SessionMessage | Exception
-        ](math.inf)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.SubprocessTransport, transport)
-        stdin = self._transport.get_pipe_transport(0)
-        self._stdin = cast(asyncio.WriteTransport, stdin)
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        for line in self._splitters[fd].feed(data):
-            if fd == 2:
-                text = _CONTROLS.sub(" ", line.decode(errors="replace")).strip()
-                self._link.stderr.append(text)
-                log.info("[%s] %s", self._name, text)
-            else:
-                self._receive(line)
-
-    def _receive(self, line: bytes) -> None:
-        try:
-            message = _parse_message(line)
-        except ValueError:
-            shown = line[:_LINE_LIMIT].decode(errors="replace")
-            text = f"not an MCP message on stdout: {shown}"
-            self._link.stderr.append(text)
-            log.warning("%s: %s", self._name, text)
-            return
-        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-            self.inbox.send_nowait(SessionMessage(message))
-
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd != 2:
-            self._ending()
-
-    def process_exited(self) -> None:
-        self._exited.set()
-        self._ending()
-
-    def _ending(self) -> None:
-        """Send nothing more; leave the rest of its output a moment to arrive."""
-        if not self._link.gone.is_set():
-            self._died = True
-            self._link.gone.set()
-            asyncio.get_running_loop().call_later(
-                OUTPUT_GRACE, self.connection_lost, None
-            )
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """All pipes are closed and the process has exited, or its time is up."""
-        self.pipe_data_received(2, b"\n")  # a last line may lack it
-        status = self._transport.get_returncode()
-        how = f"exited with status {status}"
-        if status is None:
-            how = "closed its stdin or stdout"
-        elif status < 0:
-            names = {number.value: number.name for number in signal.Signals}
-            how = f"was killed by {names.get(-status, f'signal {-status}')}"
-        _end(self._link, self.inbox, how if self._died else "")
-
-    async def send(self, message: SessionMessage) -> None:
-        text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-        if not self._stdin.is_closing():
-            self._stdin.write(text.encode() + b"\n")
-        if self._stdin.is_closing():  # before, or by this: nobody reads it any more
-            self._ending()
-            if isinstance(message.message, types.JSONRPCRequest):
-                raise MCPError(types.CONNECTION_CLOSED, _CLOSED, _UNREACHED)
-            raise anyio.BrokenResourceError
-
-    async def aclose(self) -> None:
-        self._stdin.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._stdin.close()
-
-    async def stop(self) -> None:
-        """Close its stdin, then SIGTERM, then SIGKILL; its children go with it.
-
-        https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
-        """
-        self._stdin.close()
-        if not await self._exits():
-            self._signal("SIGTERM")
-            await self._exits()
-        self._signal("SIGKILL")  # also to children that outlived it
-        await self._exits()
-        self._transport.close()
-
-    async def _exits(self) -> bool:
-        with anyio.move_on_after(EXIT_GRACE):
-            await self._exited.wait()
-        return self._exited.is_set()
-
-    def _signal(self, name: str) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            if hasattr(os, "killpg"):  # it leads a process group of its own
-                os.killpg(self._transport.get_pid(), getattr(signal, name))
-            else:
-                self._transport.kill()
-
-
-@asynccontextmanager
-async def _process_transport(
-    name: str, config: ServerConfig, environment: Mapping[str, str], link: _Link
-) -> AsyncIterator[tuple[Any, Any]]:
-    """Start a server's process and speak to it over stdin and stdout."""
-    command = config.command
-    if sys.platform == "win32":
-        from mcp.os.win32.utilities import get_windows_executable_command
-
-        command = get_windows_executable_command(command)
-    process = _ServerProcess(name, link)
-    with process.inbox, process.messages:
-        with anyio.CancelScope(shield=True):  # else it might run with nobody to stop it
-            await asyncio.get_running_loop().subprocess_exec(
-                lambda: process,
-                command,
-                *config.args,
-                env=environment,
-                cwd=config.cwd,
-                start_new_session=True,
-            )
-        try:
-            yield process.messages, process
-        finally:
-            with anyio.CancelScope(shield=True):
-                await process.stop()
-
-
-class _HttpClient(httpx2.AsyncClient):
-    """Answers for the server where something goes wrong with one request.
-
-    An exception would end the SDK's transport, and with it every other call in flight
-    on the same server; an error status would not be named.
-    """
-
-    def __init__(self, config: ServerConfig, link: _Link, inbox: _Inbox) -> None:
-        # A call may be silent for ever, and so may any number of others beside it.
-        timeout, limits = httpx2.Timeout(30, read=None), httpx2.Limits()
-        super().__init__(headers=dict(config.headers), timeout=timeout, limits=limits)
-        self._config = config
-        self._link = link
-        self._inbox = inbox
-        self._had_stream = False
-
-    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        body = json.loads(request.content) if request.method == "POST" else {}
-        if request.method == "GET" and _SESSION_ID in request.headers:
-            return await self._open_stream(request, options)
-        may_wait = request.method == "GET" or ("method" in body and "id" in body)
-        # A notification would hold up what follows it, the end of a session ours.
-        limit = math.inf if may_wait else NOTIFY_TIMEOUT
-        with anyio.move_on_after(limit, shield=request.method == "DELETE"):
-            try:
-                response = await super().send(request, **options)
-                is_stream = "event-stream" in response.headers.get("content-type", "")
-                if response.status_code >= 400 or not is_stream:
-                    await response.aread()
-            except httpx2.RequestError as error:
-                return self._refuse(request, body, _one_line(_innermost(error)))
-            return self._checked(request, body, response)
-        return httpx2.Response(202, request=request)
-
-    async def _open_stream(
-        self, request: httpx2.Request, options: JSON
-    ) -> httpx2.Response:
-        """Open an older server's stream of notifications, however long it takes.
-
-        The SDK would give up after two failures. What the server said while there was
-        no stream is lost, so that its tools are listed again.
-        """
-        while True:
-            with suppress(httpx2.RequestError):
-                response = await super().send(request, **options)
-                if response.status_code < 500:
-                    break
-                await response.aclose()
-            await anyio.sleep(RELISTEN_DELAY)
-        if self._had_stream:
-            self._link.tools_changed()
-        self._had_stream = True
-        if response.status_code >= 400:
-            await response.aread()
-        return self._checked(request, {}, response)
-
-    def _checked(
-        self, request: httpx2.Request, body: JSON, response: httpx2.Response
-    ) -> httpx2.Response:
-        """A response that the SDK can take, or what the request gets in its place."""
-        media_type = response.headers.get("content-type", "")
-        if response.status_code >= 400:
-            return self._refuse_status(request, body, response)
-        unanswered = "id" in body and body.get("method", "initialize") != "initialize"
-        is_final = response.is_success and "event-stream" not in media_type
-        if self._config.transport == "sse" or not (unanswered and is_final):
-            return response
-        try:
-            message = _parse_message(response.content)
-        except ValueError:
-            told = f"HTTP {response.status_code} with {media_type or 'nothing'}"
-            return self._refuse(request, body, f"{told} instead of an MCP message")
-        return self._answer(request, body, message)
-
-    def _refuse_status(
-        self, request: httpx2.Request, body: JSON, response: httpx2.Response
-    ) -> httpx2.Response:
-        """An error status as the server's own error, or one that names the status."""
-        status = response.status_code
-        gone = status == 404 or (status == 400 and _NO_SESSION.search(response.text))
-        if gone and _SESSION_ID in request.headers:
-            self._link.end = "ended the session"
-            self._link.gone.set()  # but others may still be told so themselves
-            loop = asyncio.get_running_loop()
-            loop.call_later(NOTIFY_TIMEOUT, self._link.hangup.set)
-            return self._refuse(request, body, "the session is gone", _UNREACHED)
-        with suppress(ValidationError):
-            error = types.JSONRPCError.model_validate_json(response.content)
-            return self._answer(request, body, error)
-        hint = ": check 'headers' in the configuration" if status in (401, 403) else ""
-        why = f"HTTP {status} {response.reason_phrase}{hint}"
-        return self._refuse(request, body, why)
-
-    def _refuse(
-        self, request: httpx2.Request, body: JSON, why: str, data: str = _OWN_ERROR
-    ) -> httpx2.Response:
-        text = f"{self._config.shown_url}: {why}"
-        error = types.ErrorData(code=types.INTERNAL_ERROR, message=text, data=data)
-        reply = types.JSONRPCError(jsonrpc="2.0", id=None, error=error)
-        return self._answer(request, body, reply)
-
-    def _answer(
-        self, request: httpx2.Request, body: JSON, message: types.JSONRPCMessage
-    ) -> httpx2.Response:
-        """Give a request its answer as if the server had sent it by a stream."""
-        error = message.error.message if isinstance(message, types.JSONRPCError) else ""
-        if request.method != "POST":
-            raise ToolError(error)
-        if "method" not in body:  # an answer of ours, which the server now waits for
-            _end(self._link, self._inbox, f"did not take an answer: {error}")
-        elif "id" in body:
-            reply = message.model_copy(update={"id": body["id"]})
-            with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-                self._inbox.send_nowait(SessionMessage(reply))
-        return httpx2.Response(202, request=request)
-
-
-# How servers say that a session is gone where they do not answer 404, as they should.
-_NO_SESSION = re.compile(
-    r"\b(no|not|invalid|missing|unknown|expired)\b[^.]{0,20}\bsession\b"
-    r"|\bsession\b[^.]{0,20}\b(not found|expired|terminated)\b",
-    re.IGNORECASE,
-)
-
-
-@asynccontextmanager
-async def _http_transport(
-    config: ServerConfig, link: _Link
-) -> AsyncIterator[tuple[Any, Any]]:
-    """Speak to a remote server over Streamable HTTP or the older SSE transport."""
-    inbox, messages = anyio.create_memory_object_stream[Any](math.inf)
-    http = _HttpClient(config, link, inbox)
-    transport: AbstractAsyncContextManager[Any] = streamable_http_client(
-        config.url, http_client=http, max_sse_event_size=None
-    )
-    if config.transport == "sse":
-        transport = sse_client(config.url, httpx_client_factory=lambda *_, **__: http)
-    with inbox, messages:
-        try:
-            async with transport as (read, write), anyio.create_task_group() as tasks:
-                tasks.start_soon(_pump, link, read, inbox)
-                yield messages, write
-                tasks.cancel_scope.cancel()
-        finally:
-            await http.aclose()
-
-
-async def _pump(link: _Link, read: Any, inbox: _Inbox) -> None:
-    how = ""
-    try:
-        async for message in read:
-            with suppress(anyio.BrokenResourceError):  # the session was left already
-                inbox.send_nowait(message)
-        how = "" if link.gone.is_set() else "closed the connection"
-    finally:
-        _end(link, inbox, how)
-
-
 # === Workbench ========================================================================
+
+
+_DEFAULT_HINTS = {"readOnlyHint": False, "destructiveHint": True}  # of the protocol
+_DEFAULT_HINTS |= {"idempotentHint": False, "openWorldHint": True}
 
 
 @dataclass(frozen=True)
@@ -1414,71 +1385,75 @@ class OpenedToolbox:
     config: ToolboxConfig
     connections: Mapping[str, ServerConnection]
 
-    def tools(self) -> list[JSON]:
-        """The tools of all servers that are up, as `open_toolbox` shows them."""
-        servers = self.connections.items()
-        return [self._shown(name, t) for name, c in servers if c.up for t in c.tools]
+    def tools(self, server: str) -> list[JSON]:
+        """The tools of a server that is up, as `open_toolbox` shows them."""
+        life = self.connections[server].life
+        return [self._shown(server, tool) for tool in life.tools if life.up]
 
-    def _shown(self, server: str, tool: Mapping[str, Any]) -> JSON:
-        source = f"{self.name}/{server}"
-        described = tool.get("description")
-        origin = {"source_server": server, "toolbox_name": self.name}
-        shown = {
-            "name": full_tool_name(self.name, server, tool["name"]),
-            "description": f"[{source}] {described}"
-            if described
-            else f"Tool from {source}",
-            **origin,
+    def _shown(self, server: str, tool: types.Tool) -> JSON:
+        """What a client sends to a model, and where the tool comes from."""
+        given = tool.annotations.model_dump(by_alias=True) if tool.annotations else {}
+        usual = _DEFAULT_HINTS.items()
+        hints = {key: given[key] for key, v in usual if given.get(key) == (not v)}
+        return {
+            "name": full_tool_name(self.name, server, tool.name),
+            "description": tool.description or f"Tool from {self.name}/{server}",
+            "source_server": server,
+            "toolbox_name": self.name,
+            "inputSchema": {
+                k: v for k, v in tool.input_schema.items() if k != "$schema"
+            },
+            **({"annotations": hints} if hints else {}),
         }
-        shown |= {k: v for k, v in tool.items() if k not in shown and k != "icons"}
-        meta = {**origin, "original_name": tool["name"]}
-        return {**shown, "_meta": {**(tool.get("_meta") or {}), **meta}}
 
     def answer(self) -> JSON:
         """The result of `open_toolbox` (seed: Open Toolbox Response Format)."""
-        servers = self.connections.items()
-        failures = {name: c.failure for name, c in servers if c.failure is not None}
-        connecting = [n for n, c in servers if not c.up and n not in failures]
-        told = {name: c.instructions for name, c in servers if c.up and c.instructions}
-        return {
+        lives = {name: c.life for name, c in self.connections.items()}
+        up = {name: life for name, life in lives.items() if life.up}
+        failed = {name: life.failure for name, life in lives.items() if life.failure}
+        starting = [name for name in lives if name not in up and name not in failed]
+        note = f"Still starting: {', '.join(starting)}. Call open_toolbox again to get "
+        told = {n: s.instructions for n, life in up.items() if (s := life.session)}
+        answer = {
             "toolbox": self.name,
             "description": self.config.description,
-            "servers_connected": sum(c.up for _, c in servers),
-            **({"servers_failed": failures} if failures else {}),
-            **({"servers_connecting": connecting} if connecting else {}),
-            **({"instructions": told} if told else {}),
-            "tools": self.tools(),
+            "servers_connected": len(up),
+            "servers_failed": failed,
+            "servers_connecting": starting,
+            "note": f"{note}their tools." if starting else "",
+            "instructions": {name: text for name, text in told.items() if text},
+            "tools": [tool for name in lives for tool in self.tools(name)],
         }
+        always = ("servers_connected", "tools")
+        return {key: item for key, item in answer.items() if item or key in always}
 
-    async def settle(
-        self, client: ServerSession | None, on_progress: ProgressFnT | None
-    ) -> None:
+    async def settle(self, started: float, on_progress: ProgressFnT | None) -> None:
         """Start the servers, wait as `open_toolbox` promises, report each that settles."""
-        send, settled = anyio.create_memory_object_stream[str](math.inf)
-        deadline = anyio.current_time() + OPEN_TIMEOUT
+        soon = started + OPEN_TIMEOUT
+        settled: list[str] = []
 
-        async def settle(server: str) -> None:
-            await self.connections[server].settled(client)
-            send.send_nowait(server)
+        async def settle(server: str, connection: ServerConnection) -> None:
+            for _ in range(2):  # it may die at any moment, and is started once more
+                was_up, life = connection.life.up, connection.start()
+                await life.settled.wait()
+                with anyio.move_on_after(max(soon - anyio.current_time(), 1)):
+                    await life.refreshed(is_unsure=was_up)
+                if life.up or life.session is None:
+                    break
+            if life.up:
+                tasks.cancel_scope.deadline = soon
+            settled.append(server)
+            if on_progress is not None:
+                await on_progress(len(settled), len(self.connections), server)
 
-        with send, settled:
-            async with anyio.create_task_group() as tasks:
-                for server in self.connections:
-                    tasks.start_soon(settle, server)
-                for count in range(len(self.connections)):
-                    server = await settled.receive()
-                    if self.connections[server].up:  # from now on it may be too late
-                        tasks.cancel_scope.deadline = deadline
-                    if on_progress is not None:
-                        await on_progress(count + 1, len(self.connections), server)
         async with anyio.create_task_group() as tasks:
-            tasks.cancel_scope.deadline = deadline
-            for connection in self.connections.values():
-                tasks.start_soon(connection.refreshed, client)
+            tasks.cancel_scope.deadline = started + ANSWER_TIMEOUT
+            for server, connection in self.connections.items():
+                tasks.start_soon(settle, server, connection)
 
     def suggest(self, tool_name: str) -> str:
         """A question after the tools whose full names come close to this one."""
-        names = [tool["name"] for tool in self.tools()]
+        names = [tool["name"] for s in self.connections for tool in self.tools(s)]
         close = difflib.get_close_matches(tool_name, names, cutoff=0.5)
         return f". Did you mean {' or '.join(close)}?" if close else ""
 
@@ -1486,20 +1461,13 @@ class OpenedToolbox:
 class Workbench:
     """The state of one running workbench: its configuration and its open toolboxes.
 
-    `owners` is the task group that runs the tasks which hold the servers; cancelling it
-    closes every toolbox.
+    Cancelling the task group `owners` closes every toolbox.
     """
 
     def __init__(self, config: WorkbenchConfig, owners: anyio.abc.TaskGroup) -> None:
         self.config = config
+        self.shared = Shared(owners, config.variables)
         self.open_toolboxes: dict[str, OpenedToolbox] = {}
-        self.log_level: types.LoggingLevel | None = None
-        self._owners = owners
-
-    def connections(self) -> list[ServerConnection]:
-        """The connections of all open toolboxes."""
-        toolboxes = self.open_toolboxes.values()
-        return [c for toolbox in toolboxes for c in toolbox.connections.values()]
 
     def prepare(self, name: str) -> OpenedToolbox:
         """The open toolbox of this name, opened now if need be; it starts no server.
@@ -1512,44 +1480,37 @@ class Workbench:
             raise ToolError(f"Toolbox '{name}' not found. Available toolboxes: {names}")
         if name not in self.open_toolboxes:
             config = self.config.toolboxes[name]
-            connections = {s: self._connection(name, s) for s in config.servers}
+            connections = {
+                server: ServerConnection(f"{name}/{server}", entry, self.shared)
+                for server, entry in config.servers.items()
+            }
             self.open_toolboxes[name] = OpenedToolbox(name, config, connections)
         return self.open_toolboxes[name]
 
-    def _connection(self, toolbox: str, server: str) -> ServerConnection:
-        config = self.config.toolboxes[toolbox].servers[server]
-        withheld = self.config.variables
-        shared = {k: v for k, v in os.environ.items() if k not in withheld}
-        environment = {**shared, **get_default_environment(), **config.env}
-        name = f"{toolbox}/{server}"
-        connection = ServerConnection(name, config, self._owners, environment)
-        connection.log_level = self.log_level
-        return connection
-
     async def open_toolbox(
-        self,
-        name: str,
-        client: ServerSession | None = None,
-        on_progress: ProgressFnT | None = None,
+        self, name: str, on_progress: ProgressFnT | None = None
     ) -> JSON:
         """Start what is not up of a toolbox's servers; its state and its tools.
 
         Answers when every server has settled, after `OPEN_TIMEOUT` if one is up by
-        then, or when the first one is up after that. `on_progress` gets the number of
-        settled servers, of all servers, and the name of the one that settled.
+        then, else when the first one is up, at the latest after `ANSWER_TIMEOUT`.
+        `on_progress` gets the number of settled servers, of all servers, and the name
+        of the one that settled.
 
         Raises:
             ToolError: There is no such toolbox, or none of its servers started.
         """
-        toolbox = self.prepare(name)
-        servers = toolbox.connections
+        toolbox, started = self.prepare(name), anyio.current_time()
         while True:
-            await toolbox.settle(client, on_progress)
-            failed = {name: c.failure for name, c in servers.items() if c.failure}
-            if any(connection.up for connection in servers.values()):
+            await toolbox.settle(started, on_progress)
+            lives = {name: c.life for name, c in toolbox.connections.items()}
+            failed = {n: life.failure for n, life in lives.items() if life.failure}
+            if len(failed) == len(lives):
+                break
+            is_late = anyio.current_time() >= started + ANSWER_TIMEOUT
+            if is_late or any(life.up for life in lives.values()):
                 return toolbox.answer()
-            if len(failed) == len(servers):
-                break  # else another open has started one again that had failed here
+            # Else another open has started one again that had failed here.
         if self.open_toolboxes.get(name) is toolbox:
             del self.open_toolboxes[name]
         reasons = "; ".join(f"{server}: {why}" for server, why in failed.items())
@@ -1559,35 +1520,25 @@ class Workbench:
         self,
         toolbox_name: str,
         tool_name: str,
-        params: Mapping[str, Any],
-        client: ServerSession | None = None,
+        params: JSON,
         on_progress: ProgressFnT | None = None,
     ) -> JSON:
-        """Call a tool of an open toolbox by its full name; the server's result as it came.
+        """Call a tool by its full name; the server's result as it came.
 
-        `params` are the wire parameters of `tools/call` without the name.
+        The server is started if it is not up. `params` are the wire parameters of
+        `tools/call` without the name.
 
         Raises:
             ToolError: There is no such tool, or its server failed.
             MCPError: The server's own JSON-RPC error.
         """
-        if (
-            toolbox_name in self.config.toolboxes
-            and toolbox_name not in self.open_toolboxes
-        ):
-            raise ToolError(
-                f"Toolbox '{toolbox_name}' is not currently open. "
-                "Please open it first with open_toolbox."
-            )
         toolbox = self.prepare(toolbox_name)
         connection, tool = self._route(toolbox, tool_name)
-        await connection.ensure_up(client)
-        if not connection.has_tool(tool):
-            await connection.refreshed(client)
-        if not connection.has_tool(tool):
+        result = await connection.call({"name": tool, **params}, on_progress)
+        if result is None:
             unknown = f"server '{connection.name}' has no tool '{tool}'"
             raise ToolError(unknown + toolbox.suggest(tool_name))
-        return await connection.call(client, {"name": tool, **params}, on_progress)
+        return result
 
     def _route(
         self, toolbox: OpenedToolbox, tool_name: str
@@ -1599,21 +1550,19 @@ class Workbench:
             form = "the name is not of the form {toolbox}__{server}__{tool}"
             raise ToolError(form + toolbox.suggest(tool_name)) from None
         if prefix != toolbox.name:
-            raise ToolError(
-                f"the name starts with '{prefix}', which is not this toolbox: pass "
-                f"toolbox_name '{prefix}', or a tool of this one"
-            )
+            instead = f"pass toolbox_name '{prefix}', or a tool of this one"
+            raise ToolError(f"the name is one of toolbox '{prefix}': {instead}")
         if server not in toolbox.connections:
             servers = ", ".join(toolbox.connections)
             raise ToolError(f"it has no server '{server}'. Its servers: {servers}")
         return toolbox.connections[server], tool
 
-    async def set_log_level(self, level: types.LoggingLevel) -> None:
-        """Set the level of log messages that the client wants, on every server."""
-        self.log_level = level
+    async def tell_servers(self, news: Any) -> None:
+        """Pass on what the client lets its servers know: see `Life.tell`."""
         async with anyio.create_task_group() as tasks:
-            for connection in self.connections():
-                tasks.start_soon(connection.set_log_level, level)
+            for toolbox in self.open_toolboxes.values():
+                for connection in toolbox.connections.values():
+                    tasks.start_soon(connection.life.tell, news)
 
 
 @asynccontextmanager
@@ -1629,164 +1578,170 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
 # === MCP server =======================================================================
 
 
-OPEN_TOOLBOX = types.Tool(
-    name="open_toolbox",
-    title="Open Toolbox",
-    description="Start a toolbox's servers and get its tools with their input schemas. "
-    "An unknown name is answered with the available ones.",
-    input_schema={
-        "type": "object",
-        "properties": {"toolbox_name": {"type": "string"}},
-        "required": ["toolbox_name"],
-    },
-    annotations=types.ToolAnnotations(
-        read_only_hint=False,
-        destructive_hint=False,
-        idempotent_hint=True,
-        open_world_hint=True,
-    ),
-)
-_FULL_NAME = "Full name from open_toolbox: {toolbox}__{server}__{tool}"
-_ARGUMENTS = "What the tool's inputSchema asks for"
-USE_TOOL = types.Tool(
-    name="use_tool",
-    title="Use Tool",
-    description="Call a tool of an open toolbox and get its own result.",
-    input_schema={
-        "type": "object",
-        "properties": {
-            "toolbox_name": {"type": "string"},
-            "tool_name": {"type": "string", "description": _FULL_NAME},
-            "arguments": {"type": "object", "description": _ARGUMENTS},
-        },
-        "required": ["toolbox_name", "tool_name"],
-    },
-    annotations=types.ToolAnnotations(
-        read_only_hint=False,
-        destructive_hint=True,
-        idempotent_hint=False,
-        open_world_hint=True,
-    ),
-)
-_META_TOOLS = {tool.name: tool for tool in (OPEN_TOOLBOX, USE_TOOL)}
+_Context = ServerRequestContext[Any]
 _COMPLETE = {"resultType": "complete"}  # a 2026-07-28 client needs it
-_DEMO_NOTE = "This is the built-in demo: set WORKBENCH_CONFIG to the path of your own."
-_Context = ServerRequestContext[Workbench]
 
 
-def instructions(config: WorkbenchConfig) -> str:
-    """What a client is told about the toolboxes on connecting, in plain text."""
-    if not config.toolboxes:
-        where = config.source or "the configuration"
-        return f"No toolboxes configured. Add them under 'toolboxes' in {where}."
-    lines = ["Available Toolboxes:", ""]
-    for name, toolbox in config.toolboxes.items():
-        plural = "s" if len(toolbox.servers) != 1 else ""
-        lines += [f"{name} ({len(toolbox.servers)} server{plural})"]
-        lines += [f"  Description: {toolbox.description}", ""]
-    lines += [
-        "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
-    ]
-    return "\n".join([*lines, "", _DEMO_NOTE] if config.is_demo else lines)
+Run = Callable[[_Context, JSON], Awaitable[JSON | str]]
+Registry = dict[str, tuple[types.Tool, Run]]
 
 
-def create_server(config: WorkbenchConfig) -> Server[Workbench]:
-    """The workbench as a low-level MCP server, to be run over any transport."""
+def tool(registry: Registry, **declared: Any) -> Callable[[Run], Run]:
+    """Add a function to a registry as a tool of its name.
 
-    @asynccontextmanager
-    async def lifespan(_: Server[Workbench]) -> AsyncIterator[Workbench]:
-        async with running_workbench(config) as workbench:
-            yield workbench
+    `declared` are further fields of the tool. The function gets arguments that its
+    `input_schema` allows and returns a wire result or, for short, a text; a `ToolError`
+    that it raises becomes a result with `isError`.
+    """
+
+    def add(run: Run) -> Run:
+        registry[run.__name__] = types.Tool(name=run.__name__, **declared), run
+        return run
+
+    return add
+
+
+def tool_server(
+    name: str,
+    registry: Registry,
+    listed: list[types.Tool],
+    unknown: str,
+    mask: Callable[[str], str] = str,
+    **options: Any,
+) -> Server[Any]:
+    """A low-level MCP server with the tools of a registry; errors become results here.
+
+    `listed` is how it lists them, `unknown` ends the protocol error for any other tool,
+    `mask` hides secrets in what a `ToolError` says, `options` are the SDK's.
+    """
 
     async def list_tools(*_: object) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=list(_META_TOOLS.values()))
+        return types.ListToolsResult(tools=listed)
 
-    async def set_level(
-        context: _Context, params: types.SetLevelRequestParams
-    ) -> types.EmptyResult:
-        await context.lifespan_context.set_log_level(params.level)
-        return types.EmptyResult()
+    async def call_tool(context: _Context, params: types.CallToolRequestParams) -> JSON:
+        if params.name not in registry:
+            text = f"Tool '{params.name}' not found: {unknown}"
+            raise MCPError(types.INVALID_PARAMS, text)
+        declared, run = registry[params.name]
+        try:
+            result = await run(context, _checked(declared, params.arguments or {}))
+        except ToolError as error:
+            return {**_text_result(mask(str(error))), "isError": True}
+        return _text_result(result) if isinstance(result, str) else result
 
-    async def roots_changed(context: _Context, _: types.NotificationParams) -> None:
-        async with anyio.create_task_group() as tasks:
-            for connection in context.lifespan_context.connections():
-                tasks.start_soon(connection.roots_changed)
-
-    server = Server(
-        "mcp-workbench",
-        version=__version__,
-        instructions=instructions(config),
-        lifespan=lifespan,
-        on_list_tools=list_tools,
-    )
-    # Not as arguments: those say that logging and roots are deprecated in 2026-07-28.
-    roots = "notifications/roots/list_changed"
-    server.add_request_handler("tools/call", types.CallToolRequestParams, _call_tool)
-    server.add_request_handler(
-        "logging/setLevel", types.SetLevelRequestParams, set_level
-    )
-    server.add_notification_handler(roots, types.NotificationParams, roots_changed)
-    return server
+    options |= {"on_list_tools": list_tools, "on_call_tool": call_tool}
+    return Server(name, version=__version__, **options)
 
 
-async def _call_tool(
-    context: _Context, params: types.CallToolRequestParams
-) -> JSON | types.CallToolResult:
-    """The one place where errors become results that a model can act on."""
-    if params.name not in _META_TOOLS:
-        raise MCPError(
-            types.INVALID_PARAMS,
-            f"Tool '{params.name}' not found: open its toolbox with open_toolbox, then "
-            "call it through use_tool",
-        )
-    mask = context.lifespan_context.config.mask
-    try:
-        arguments = _checked_arguments(params)
-        if params.name == USE_TOOL.name:
-            return await _use_tool(context, arguments)
-        answer = await context.lifespan_context.open_toolbox(
-            arguments["toolbox_name"], context.session, context.session.report_progress
-        )
-    except ToolError as error:
-        return _text_result(mask(str(error)), is_error=True)
-    if failed := answer.get("servers_failed"):
-        answer["servers_failed"] = {name: mask(why) for name, why in failed.items()}
-    return {"content": [{"type": "text", "text": _compact(answer)}], **_COMPLETE}
-
-
-def _text_result(text: str, is_error: bool = False) -> types.CallToolResult:
-    content = types.TextContent(type="text", text=text)
-    return types.CallToolResult(content=[content], is_error=is_error)
+def _text_result(text: str) -> JSON:
+    return {"content": [{"type": "text", "text": text}], **_COMPLETE}
 
 
 def _compact(value: Any) -> str:
     return to_json(value, inf_nan_mode="null").decode()
 
 
-async def _use_tool(context: _Context, arguments: JSON) -> JSON:
-    toolbox, tool = arguments["toolbox_name"], arguments["tool_name"]
-    wire, session = context.params or {}, context.session
-    retry = {
-        key: wire[key] for key in ("inputResponses", "requestState") if key in wire
+def _checked(tool: types.Tool, given: JSON) -> JSON:
+    """The arguments of a call, if they are what the tool's schema asks for.
+
+    Models tend to send an object as a string that holds it: that is taken for it.
+
+    Raises:
+        ToolError: They are not; it names the fields.
+    """
+    # Slow to import, and not needed to be connected to.
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+
+    schema = {**tool.input_schema, "additionalProperties": False}
+    arguments = {
+        name: _decoded(value) if kind.get("type") == "object" else value
+        for name, value in given.items()
+        for kind in [schema["properties"].get(name, {})]
     }
-    params = {"arguments": arguments["arguments"], **retry}
+    problems = [
+        ": ".join([*(f"'{at}'" for at in error.path), error.message[:300]])
+        for error in Draft202012Validator(schema).iter_errors(arguments)
+    ]
+    if problems:
+        why = "; ".join(problems)
+        raise ToolError(f"Invalid arguments for tool '{tool.name}': {why}")
+    return arguments
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            return json.loads(_without_halves(value.encode()))
+    return {} if value is None else value
+
+
+META_TOOLS: Registry = {}
+_NAME: JSON = {"type": "string"}
+_FULL_NAME = "Full name from open_toolbox: {toolbox}__{server}__{tool}"
+_ARGUMENTS = "What the tool's inputSchema asks for"
+# Errors of a server that are no use to a model.
+_FOR_THE_CLIENT = {types.URL_ELICITATION_REQUIRED}
+_FOR_THE_CLIENT |= {types.MISSING_REQUIRED_CLIENT_CAPABILITY}
+
+
+@tool(
+    META_TOOLS,
+    title="Open Toolbox",
+    description="Start a toolbox's servers and get their tools with input schemas.",
+    input_schema={
+        "type": "object",
+        "properties": {"toolbox_name": _NAME},
+        "required": ["toolbox_name"],
+    },
+    annotations=types.ToolAnnotations(destructive_hint=False, idempotent_hint=True),
+    # Claude Code cuts the result of any other tool at 50,000 characters.
+    _meta={"anthropic/maxResultSizeChars": 200_000},
+)
+async def open_toolbox(context: _Context, arguments: JSON) -> str:
+    """Open a toolbox (seed: Open Toolbox Response Format)."""
+    workbench: Workbench = context.lifespan_context
+    workbench.shared.client = context.session
+    on_progress = context.session.report_progress
+    answer = await workbench.open_toolbox(arguments["toolbox_name"], on_progress)
+    mask, failed = workbench.config.mask, answer.get("servers_failed", {})
+    failed.update({server: mask(why) for server, why in failed.items()})
+    return _compact(answer)
+
+
+@tool(
+    META_TOOLS,
+    title="Use Tool",
+    description="Call a tool of a toolbox and get its own result.",
+    input_schema={
+        "type": "object",
+        "properties": {
+            "toolbox_name": _NAME,
+            "tool_name": {"type": "string", "description": _FULL_NAME},
+            "arguments": {"type": "object", "description": _ARGUMENTS},
+        },
+        "required": ["toolbox_name", "tool_name"],
+    },
+    annotations=types.ToolAnnotations(destructive_hint=True),
+)
+async def use_tool(context: _Context, arguments: JSON) -> JSON:
+    """Call a downstream tool; what addresses the client passes through as MCPError."""
+    workbench: Workbench = context.lifespan_context
+    workbench.shared.client = session = context.session
+    toolbox, tool = arguments["toolbox_name"], arguments["tool_name"]
+    wire = context.params or {}
+    retry = {k: wire[k] for k in ("inputResponses", "requestState") if k in wire}
+    params = {"arguments": arguments.get("arguments", {}), **retry}
     meta = wire.get("_meta") or {}
     own = {key for key in meta if key.startswith("io.modelcontextprotocol/")}
     if passed_on := {k: meta[k] for k in meta.keys() - own - {"progressToken"}}:
         params["_meta"] = passed_on  # the other keys belong to this hop alone
     on_progress = session.report_progress if "progressToken" in meta else None
     try:
-        result = await context.lifespan_context.use_tool(
-            toolbox, tool, params, session, on_progress
-        )
+        result = await workbench.use_tool(toolbox, tool, params, on_progress)
         return _deliverable(result, session)
     except MCPError as error:
-        codes = (
-            types.URL_ELICITATION_REQUIRED,
-            types.MISSING_REQUIRED_CLIENT_CAPABILITY,
-        )
-        if retry or error.code in codes:
-            raise  # it addresses the client, not the model
+        if retry or error.code in _FOR_THE_CLIENT:
+            raise
         failure = f"the server answered with error {error.code}: {error.message}"
     except ToolError as error:
         failure = str(error)
@@ -1798,110 +1753,126 @@ def _deliverable(result: JSON, session: ServerSession) -> JSON:
     if _is_modern(session):
         return {**_COMPLETE, **result}
     if result.get("resultType") == "input_required":
-        raise ToolError(
-            "the server asks for input in a way that only clients of protocol "
-            "2026-07-28 understand"
-        )
+        lacking = "which only clients of protocol 2026-07-28 understand"
+        raise ToolError(f"the server asks for input in a way {lacking}")
     if not isinstance(result.get("structuredContent", {}), dict):
         # Older eras know objects alone, and the SDK would refuse the whole result.
         return {k: v for k, v in result.items() if k != "structuredContent"}
     return result
 
 
-def _checked_arguments(params: types.CallToolRequestParams) -> JSON:
-    """The arguments of a meta-tool, with `arguments` as an object.
-
-    Models tend to send an object as a string that holds it: that is taken for it.
-    """
-    tool = _META_TOOLS[params.name]
-    fields: dict[str, JSON] = tool.input_schema["properties"]
-    given = dict(params.arguments or {})
-    for name in given.keys() - fields.keys():
-        known = ", ".join(fields)
-        raise ToolError(f"{tool.name} has no argument '{name}'. It takes: {known}")
-    if "arguments" in fields:
-        given["arguments"] = _decoded(given.get("arguments"))
-    for name, schema in fields.items():
-        found = _json_type(given.get(name, _NOTHING))
-        if found != schema["type"]:
-            expected = f"expected {schema['type']}, found {found}"
-            raise ToolError(f"{tool.name}: argument '{name}': {expected}")
-    return given
+_DEMO_NOTE = (
+    "This is the built-in demo. Give the path of your own configuration as the argument "
+    "of workbench.py, or in WORKBENCH_CONFIG."
+)
 
 
-def _decoded(arguments: Any) -> Any:
-    if arguments is None:
-        return {}
-    if isinstance(arguments, str):
-        with suppress(ValueError, RecursionError):
-            decoded = json.loads(arguments)
-            json.dumps(decoded, ensure_ascii=False, allow_nan=False).encode()
-            return decoded
-    return arguments
+def instructions(config: WorkbenchConfig) -> str:
+    """What a client is told about the toolboxes on connecting, in plain text."""
+    if not config.toolboxes:
+        where = f"Add them under 'toolboxes' in {config.source}."
+        return f"No toolboxes configured. {where}"
+    lines = ["Available Toolboxes:", ""]
+    for name, toolbox in config.toolboxes.items():
+        lines += [f"{name} ({counted(len(toolbox.servers), 'server')})"]
+        lines += [f"  Description: {toolbox.description}", ""]
+    lines += [
+        "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
+    ]
+    return "\n".join([*lines, "", _DEMO_NOTE] if not config.source else lines)
+
+
+def meta_tools(config: WorkbenchConfig) -> list[types.Tool]:
+    """The two meta-tools as they are listed: with the names that a toolbox may have."""
+    opening, using = (declared for declared, _ in META_TOOLS.values())
+    if config.toolboxes:  # many clients do not show the instructions
+        name = {"toolbox_name": {**_NAME, "enum": list(config.toolboxes)}}
+        schema = {**opening.input_schema, "properties": name}
+        opening = opening.model_copy(update={"input_schema": schema})
+    return [opening, using]
+
+
+def create_server(config: WorkbenchConfig) -> Server[Any]:
+    """The workbench as a low-level MCP server, to be run over any transport."""
+
+    @asynccontextmanager
+    async def lifespan(_: Server[Any]) -> AsyncIterator[Workbench]:
+        async with running_workbench(config) as workbench:
+            yield workbench
+
+    async def set_level(
+        context: _Context, params: types.SetLevelRequestParams
+    ) -> types.EmptyResult:
+        context.lifespan_context.shared.log_level = params.level
+        news = types.SetLevelRequest(params=params)
+        await context.lifespan_context.tell_servers(news)
+        return types.EmptyResult()
+
+    async def roots_changed(context: _Context, _: types.NotificationParams) -> None:
+        news = types.RootsListChangedNotification()
+        await context.lifespan_context.tell_servers(news)
+
+    server = tool_server(
+        "mcp-workbench",
+        META_TOOLS,
+        meta_tools(config),
+        "open its toolbox with open_toolbox, then call it through use_tool",
+        config.mask,
+        instructions=instructions(config),
+        lifespan=lifespan,
+    )
+    # Not as arguments: those say that logging and roots are deprecated in 2026-07-28.
+    level, roots = "logging/setLevel", "notifications/roots/list_changed"
+    server.add_request_handler(level, types.SetLevelRequestParams, set_level)
+    server.add_notification_handler(roots, types.NotificationParams, roots_changed)
+    return server
 
 
 # === Built-in toolbox =================================================================
 
 
-TOOLBOX_TOOLS: dict[str, tuple[types.Tool, Callable[..., str]]] = {}
+TOOLBOX_TOOLS: Registry = {}
 
 
-def toolbox_tool(
-    title: str, description: str, required: tuple[str, ...] = (), **parameters: str
-) -> Callable[[Callable[..., str]], Callable[..., str]]:
-    """Register a function as a tool of the built-in toolbox, under its own name.
-
-    `parameters` maps each (string) parameter to its description. The function gets
-    checked arguments; a `ToolError` that it raises becomes a result with `isError`.
-    """
-    described = {n: {"type": "string", "description": d} for n, d in parameters.items()}
-    schema = {
+@tool(
+    TOOLBOX_TOOLS,
+    title="Echo Tool",
+    description="A simple tool that returns the text it was given.",
+    input_schema={
         "type": "object",
-        "properties": described,
-        "additionalProperties": False,
-        **({"required": list(required)} if required else {}),
-    }
-
-    def register(run: Callable[..., str]) -> Callable[..., str]:
-        tool = types.Tool(name=run.__name__, input_schema=schema)
-        tool.title, tool.description = title, description
-        TOOLBOX_TOOLS[tool.name] = (tool, run)
-        return run
-
-    return register
-
-
-@toolbox_tool(
-    "Echo Tool",
-    "A simple tool that returns the text it was given.",
-    required=("text",),
-    text="The text to echo back.",
+        "properties": {
+            "text": {"type": "string", "description": "The text to echo back."}
+        },
+        "required": ["text"],
+    },
 )
-def echo(text: str) -> str:
+async def echo(_: _Context, arguments: JSON) -> str:
     """The text itself (seed: Tool Schemas)."""
-    return text
+    return str(arguments["text"])
 
 
-@toolbox_tool(
-    "Time Tool",
-    "Returns the current server time, optionally in a specific timezone.",
-    timezone="An optional IANA timezone name (e.g., 'America/New_York'). Defaults to UTC.",
+_IANA = "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to UTC."
+
+
+@tool(
+    TOOLBOX_TOOLS,
+    title="Time Tool",
+    description="Returns the current server time, optionally in a specific timezone.",
+    input_schema={
+        "type": "object",
+        "properties": {"timezone": {"type": "string", "description": _IANA}},
+    },
 )
-def time(timezone: str = "UTC") -> str:
-    """The current time in ISO 8601 with its offset (seed: Tool Schemas).
-
-    Raises:
-        ToolError: There is no such timezone.
-    """
+async def time(_: _Context, arguments: JSON) -> str:
+    """The current time in ISO 8601 with its offset (seed: Tool Schemas)."""
+    name = arguments.get("timezone", "UTC")
     zone: datetime.tzinfo = datetime.UTC  # which needs no zone data, unlike any other
-    if timezone != "UTC":
+    if name != "UTC":
         try:
-            zone = zoneinfo.ZoneInfo(timezone)
+            zone = zoneinfo.ZoneInfo(name)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             expected = "an IANA name such as 'America/New_York'"
-            raise ToolError(
-                f"Unknown timezone {timezone!r}: expected {expected}"
-            ) from None
+            raise ToolError(f"Unknown timezone {name!r}: expected {expected}") from None
     return _now().astimezone(zone).isoformat(timespec="seconds")
 
 
@@ -1911,53 +1882,24 @@ def _now() -> datetime.datetime:
 
 def create_toolbox_server() -> Server[Any]:
     """The built-in toolbox as a low-level MCP server."""
-
-    async def list_tools(*_: object) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[tool for tool, _ in TOOLBOX_TOOLS.values()])
-
-    async def call_tool(
-        _: object, params: types.CallToolRequestParams
-    ) -> types.CallToolResult:
-        try:
-            return _text_result(_run_toolbox_tool(params.name, params.arguments or {}))
-        except ToolError as error:
-            return _text_result(str(error), is_error=True)
-
-    return Server(
-        "mcp-toolbox",
-        version=__version__,
-        on_list_tools=list_tools,
-        on_call_tool=call_tool,
-    )
-
-
-def _run_toolbox_tool(name: str, arguments: JSON) -> str:
-    # Slow to import, and only needed here.
-    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
-
-    if name not in TOOLBOX_TOOLS:
-        known = ", ".join(TOOLBOX_TOOLS)
-        text = f"Unknown tool '{name}'. Available tools: {known}"
-        raise MCPError(types.INVALID_PARAMS, text)
-    tool, run = TOOLBOX_TOOLS[name]
-    errors = Draft202012Validator(tool.input_schema).iter_errors(arguments)
-    problems = [": ".join([*map(str, error.path), error.message]) for error in errors]
-    if problems:
-        raise ToolError(f"Invalid arguments for tool '{name}': {'; '.join(problems)}")
-    return run(**arguments)
+    listed = [declared for declared, _ in TOOLBOX_TOOLS.values()]
+    known = f"the tools are {', '.join(TOOLBOX_TOOLS)}"
+    return tool_server("mcp-toolbox", TOOLBOX_TOOLS, listed, known)
 
 
 class ToolboxApp:
     """The built-in toolbox as an ASGI application (seed: API Endpoints).
 
     `/mcp` speaks Streamable HTTP; a GET without a session opens the older SSE
-    transport, whose messages are posted to `/mcp/messages?sessionId=...`. `host` is the
-    address that it is bound to.
+    transport, whose messages are posted to `/mcp/messages?sessionId=...`. `address` is
+    what it is bound to.
     """
 
-    def __init__(self, host: str) -> None:
-        unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-        self._host = host
+    def __init__(self, address: str) -> None:
+        unchecked = security.TransportSecuritySettings(
+            enable_dns_rebinding_protection=False
+        )
+        self._address = address
         self._server = create_toolbox_server()
         self._http = self._server.streamable_http_app(transport_security=unchecked)
         self._sse = SseServerTransport("/mcp/messages", unchecked)
@@ -1969,149 +1911,104 @@ class ToolboxApp:
         path, method = request.url.path, request.method
         if (refusal := await self._refusal(request)) is not None:
             await refusal(scope, receive, send)
-        elif path == "/mcp/messages":
-            await self._post_message(request, send)
+        elif path == "/mcp/messages":  # whose query the SDK spells in its own way
+            given = request.query_params.getlist("sessionId")
+            query = urlencode([("session_id", each) for each in given])
+            scope = {**scope, "query_string": query.encode()}
+            await self._sse.handle_post_message(scope, receive, _as_in_the_seed(send))
         elif (path, method) == ("/mcp", "GET") and not request.headers.get(_SESSION_ID):
-            await self._stream(request, send)
+            stream = self._sse.connect_sse(scope, receive, _as_in_the_seed(send))
+            async with stream as (read, write):
+                options = self._server.create_initialization_options()
+                await self._server.run(read, write, options)
         else:
             await self._http(scope, receive, send)
 
-    async def _refusal(self, request: Request) -> Response | None:
-        """Check Host and Origin against DNS rebinding, and the content type."""
+    async def _refusal(self, request: Request) -> Any:
+        """Check Host and Origin against DNS rebinding; the response if they are wrong."""
         hosts = [request.headers.get("host", "")]
-        if _is_loopback(self._host):
-            names = {"127.0.0.1", "localhost", "[::1]", self._host}
+        if ipaddress.ip_address(self._address).is_loopback:
+            names = {"127.0.0.1", "localhost", "[::1]", self._address}
             hosts = [host for name in names for host in (name, f"{name}:*")]
-        origins = [
-            f"{scheme}://{host}" for scheme in ("http", "https") for host in hosts
-        ]
-        allowed = TransportSecuritySettings(
-            allowed_hosts=hosts, allowed_origins=origins
+        origins = [f"{s}://{host}" for s in ("http", "https") for host in hosts]
+        allowed: JSON = {"allowed_hosts": hosts, "allowed_origins": origins}
+        settings = security.TransportSecuritySettings(**allowed)
+        return await security.TransportSecurityMiddleware(settings).validate_request(
+            request
         )
-        refusal = await TransportSecurityMiddleware(allowed).validate_request(request)
-        media_type = request.headers.get("content-type", "").partition(";")[0].strip()
-        is_json = media_type.lower() == "application/json"
-        if refusal is None and request.method == "POST" and not is_json:
-            return PlainTextResponse("Content-Type must be application/json", 415)
-        return refusal
-
-    async def _stream(self, request: Request, send: Any) -> None:
-        async def rename(message: Any) -> None:  # the SDK says session_id
-            body = message.get("body", b"")
-            if body.startswith(b"event: endpoint"):
-                message = {
-                    **message,
-                    "body": body.replace(b"session_id=", b"sessionId="),
-                }
-            await send(message)
-
-        stream = self._sse.connect_sse(request.scope, request.receive, rename)
-        async with stream as (read, write):
-            options = self._server.create_initialization_options()
-            await self._server.run(read, write, options)
-
-    async def _post_message(self, request: Request, send: Any) -> None:
-        async def as_400(message: Any) -> None:  # the SDK answers 404: no such session
-            if message["type"] == "http.response.start" and message["status"] == 404:
-                message = {**message, "status": 400}
-            await send(message)
-
-        session_id = request.query_params.get("sessionId")
-        if session_id is None and request.method == "POST":
-            response = PlainTextResponse("sessionId is required", 400)
-            return await response(request.scope, request.receive, send)
-        query = urlencode({"session_id": session_id}).encode()
-        scope = {**request.scope, "query_string": query}
-        await self._sse.handle_post_message(scope, request.receive, as_400)
 
 
-def _is_loopback(host: str) -> bool:
-    return host == "localhost" or ipaddress.ip_address(host).is_loopback
+def _as_in_the_seed(send: Any) -> Any:
+    """Answer as the seed says where the SDK has a name and a status of its own."""
+
+    async def adapted(message: Any) -> None:
+        if message.get("status") == 404:  # no such session
+            message = {**message, "status": 400}
+        body = message.get("body", b"")
+        if body.startswith(b"event: endpoint"):
+            message = {**message, "body": body.replace(b"session_id=", b"sessionId=")}
+        await send(message)
+
+    return adapted
 
 
 # === Running ==========================================================================
 
 
-_ESCAPED = re.compile(rb"\\u[dD]")  # half of a surrogate pair, where JavaScript cut one
-
-
-class _Stdin:
-    """Lines of stdin, read on the event loop.
-
-    The SDK's reader is a thread that a signal cannot stop: the process would hang until
-    stdin closes. It also costs three thread switches for each message.
-    """
-
-    async def __aiter__(self) -> AsyncIterator[bytes | str]:
-        splitter = _LineSplitter()
-        while True:
-            await anyio.wait_readable(0)
-            try:
-                chunk = os.read(0, 65536)
-            except OSError:  # a terminal that was closed
-                return
-            for line in splitter.feed(chunk or b"\n"):
-                text: bytes | str = line
-                with suppress(ValueError, RecursionError):
-                    text = _repaired(line) if _ESCAPED.search(line) else line
-                yield text
-            if not chunk:
-                return
-
-
-class _Stdout:
-    """stdout, written on the event loop; `on_close` is called once nobody reads it."""
-
-    def __init__(self, on_close: Callable[[], None]) -> None:
-        self._on_close = on_close
-
-    async def write(self, text: str) -> None:
-        data = memoryview(text.encode())
-        while data:
-            if not select.select((), (1,), (), 0)[1]:  # which spares most waits
-                await anyio.wait_writable(1)
-            try:  # PIPE_BUF: a writable pipe takes as much without blocking
-                data = data[os.write(1, data[:4096]) :]
-            except OSError:
-                return self._on_close()
-
-    async def flush(self) -> None:
-        pass
-
-
-def _can_be_polled(fd: int) -> bool:
+def _is_pipe(fd: int) -> bool:
     mode = os.fstat(fd).st_mode
-    is_stream = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)
-    return is_stream and sys.platform != "win32"
+    return (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and sys.platform != "win32"
 
 
-async def _watch_stdout(on_close: Callable[[], None]) -> None:
-    """Notice that an idle client is gone: our end then polls as readable, and hung up."""
-    await anyio.wait_readable(1)
-    poll = select.poll()
-    poll.register(1, 0)
-    if poll.poll(0):
-        on_close()
+async def _open_pipes() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """stdin and stdout on the event loop.
+
+    The SDK's own streams cost three thread switches for each message.
+    """
+    loop, protocol = asyncio.get_running_loop(), asyncio.StreamReaderProtocol
+    reader, unused = asyncio.StreamReader(_CHUNK), asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: protocol(reader), os.fdopen(0, "rb"))
+    stdout = await loop.connect_write_pipe(lambda: protocol(unused), os.fdopen(1, "wb"))
+    return reader, asyncio.StreamWriter(*stdout, None, loop)
 
 
 async def serve_stdio(server: Server[Any]) -> int:
-    """Serve over stdin and stdout until stdin ends or the task is cancelled."""
-    polled = _can_be_polled(0) and _can_be_polled(1)
-    async with anyio.create_task_group() as tasks:
-        stop, streams = tasks.cancel_scope.cancel, cast(tuple[Any, ...], ())
-        if polled:
-            streams = (_Stdin(), _Stdout(stop))
-            tasks.start_soon(_watch_stdout, stop)
-        async with stdio_server(*streams) as (read, write):
+    """Serve over stdin and stdout until one of them is closed."""
+    options = server.create_initialization_options()
+    # What comes in on a socket that is both would be taken for the end of stdout.
+    if not (_is_pipe(0) and _is_pipe(1)) or os.path.sameopenfile(0, 1):
+        async with stdio_server() as streams:
             try:
-                await server.run(read, write, server.create_initialization_options())
+                await server.run(streams[0], streams[1], options)
             except anyio.get_cancelled_exc_class():
-                if not polled:
-                    os._exit(0)  # the SDK's reader thread would block until stdin ends
-                raise
-            # What is still to be written must not wait for a client that does not read.
-            tasks.cancel_scope.deadline = anyio.current_time() + STDOUT_GRACE
-        stop()
+                os._exit(0)  # the SDK's reader thread would block until stdin ends
+        return 0
+    reader, writer = await _open_pipes()
+    loop = asyncio.get_running_loop()
+    exit_soon = functools.partial(loop.call_later, EXIT_TIMEOUT, os._exit, 0)
+
+    async def messages() -> _Messages:
+        async for line in _lines(reader.read):
+            if (message := _read_message(line)) is not None:
+                yield SessionMessage(message)
+        exit_soon()  # whatever may still hang then
+
+    async def send(message: SessionMessage) -> None:
+        writer.write(_dump(message.message) + b"\n")
+        with suppress(ConnectionError):  # that it was closed is noticed below
+            await writer.drain()
+
+    async def stop_when_closed() -> None:
+        with suppress(OSError):
+            await writer.wait_closed()
+        exit_soon()
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stop_when_closed)
+        wire: Any = _Wire(messages(), send)
+        await server.run(wire, wire, options)
+        writer.close()  # after what is still to be written
     return 0
 
 
@@ -2124,20 +2021,18 @@ def serve_http(address: str) -> int:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, int(port)), family=family)
-    except (ValueError, OverflowError):
-        log.error("Cannot listen on %r: expected [HOST:]PORT", address)
+    except (ValueError, OverflowError, OSError) as error:
+        why = getattr(error, "strerror", None) or "expected [HOST:]PORT"
+        log.error("Cannot listen on %s: %s", address, why)
         return 1
-    except OSError as error:
-        log.error("Cannot listen on %s: %s", address, error.strerror)
-        return 1
-    address, port_number = listener.getsockname()[:2]  # `host` may be any name for it
-    shown = f"[{address}]" if ":" in address else address
+    bound, port_number = listener.getsockname()[:2]  # `host` may be any name for it
+    shown = f"[{bound}]" if ":" in bound else bound
     log.info("Toolbox at http://%s:%d/mcp", shown, port_number)
-    if not _is_loopback(address):
+    if not ipaddress.ip_address(bound).is_loopback:
         log.warning("No authentication: bind to %s in a trusted environment only", host)
     # Without a timeout it would wait for the open streams.
     options: JSON = {"log_config": None, "timeout_graceful_shutdown": 1}
-    toolbox = uvicorn.Server(uvicorn.Config(ToolboxApp(address), **options))
+    toolbox = uvicorn.Server(uvicorn.Config(ToolboxApp(bound), **options))
     # Streams that are open at the end are not errors, as uvicorn has it.
     logging.getLogger("uvicorn.error").addFilter(lambda _: not toolbox.should_exit)
 
@@ -2148,46 +2043,63 @@ def serve_http(address: str) -> int:
     return run(serve, interrupted=0)
 
 
+def _say(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # else the interpreter fails to flush it again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _amount(*parts: Any) -> str:
+    size = sum(len(_compact(part).encode()) for part in parts)
+    return f"{size:,} bytes (about {size // 4:,} tokens)"
+
+
+def _native(tool: types.Tool) -> JSON:
+    """What clients send to a model of a tool."""
+    told = {"name": tool.name, "description": tool.description or ""}
+    return {**told, "inputSchema": tool.input_schema}
+
+
 async def check(config: WorkbenchConfig) -> int:
-    """Start every server, print a line for each, then what the model's context holds.
+    """Start every server once, print a line for each as it settles, then sizes.
 
     The result is an exit status: 1 if a server failed.
     """
-    colors = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    ok, failed = "ok    ", "FAILED"
-    if colors:
-        ok, failed = f"\033[32m{ok}\033[0m", f"\033[31m{failed}\033[0m"
+    states = {True: "ok    ", False: "FAILED"}
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        states = {True: "\033[32mok    \033[0m", False: "\033[31mFAILED\033[0m"}
+
+    async def report(toolbox: OpenedToolbox, server: str) -> None:
+        life, started = toolbox.connections[server].start(), anyio.current_time()
+        await life.settled.wait()
+        seconds = anyio.current_time() - started
+        about, shown = life.failure, toolbox.tools(server)
+        if about is None:
+            told = life.session.instructions if life.session else None
+            about = f"{counted(len(shown), 'tool'):9}  {_amount(shown, told or '')}"
+        state, about = states[life.failure is None], config.mask(about)
+        _say(f"{life.name:{width}}  {state}  {seconds:5.1f} s  {about}")
+
     async with running_workbench(config) as workbench:
-        for name in config.toolboxes:
-            workbench.prepare(name)
-        connections = workbench.connections()
-        for connection in connections:
-            connection.start(None)
+        toolboxes = [workbench.prepare(name) for name in config.toolboxes]
+        connections = [c for box in toolboxes for c in box.connections.values()]
         width = max((len(connection.name) for connection in connections), default=0)
-        for connection in connections:
-            await connection.settled(None)
-            why, seconds = connection.failure, connection.connect_seconds
-            about = (
-                f"{len(connection.tools)} tools" if why is None else config.mask(why)
-            )
-            state = ok if why is None else failed
-            print(f"{connection.name:{width}}  {state}  {seconds:4.1f} s  {about}")
-        flat = [tool for connection in connections for tool in connection.tools]
-        failures = [c for c in connections if c.failure is not None]
-    tools = [
-        t.model_dump(mode="json", by_alias=True, exclude_none=True)
-        for t in _META_TOOLS.values()
-    ]
-    size = len((_compact(tools) + instructions(config)).encode())
-    print(
-        f"Model context: {_amount(size)} with the workbench, "
-        f"{_amount(len(_compact(flat).encode()))} with {len(flat)} tools listed flat"
-    )
-    return int(bool(failures))
-
-
-def _amount(size: int) -> str:
-    return f"{size:,} bytes (about {size // 4:,} tokens)"
+        async with anyio.create_task_group() as tasks:
+            for toolbox in toolboxes:
+                for server in toolbox.connections:
+                    tasks.start_soon(report, toolbox, server)
+        has_failed = any(connection.life.failure for connection in connections)
+        tools = [_native(tool) for c in connections for tool in c.life.listed]
+        answers = {box.name: _compact(box.answer()) for box in toolboxes}
+    own = _amount([_native(tool) for tool in meta_tools(config)], instructions(config))
+    native = f"{_amount(tools)} with {counted(len(tools), 'tool')} listed natively"
+    _say(f"Model context: {own} with the workbench, {native}")
+    for name, answer in answers.items():
+        if len(answer) > LARGE_ANSWER:
+            cut = f"{len(answer):,} characters, and clients cut more than {LARGE_ANSWER:,}"
+            _say(f"Toolbox '{name}' opens with {cut}: split it, or use toolFilters")
+    return int(has_failed)
 
 
 async def call(config: WorkbenchConfig, name: str, arguments: str = "{}") -> int:
@@ -2195,28 +2107,23 @@ async def call(config: WorkbenchConfig, name: str, arguments: str = "{}") -> int
 
     Text is printed as it is, a result with other content as JSON.
     """
-    params = {"arguments": _decoded(arguments)}
-    if not isinstance(params["arguments"], dict):
-        print("the arguments: expected a JSON object", file=sys.stderr)
-        return 1
-    try:
-        toolbox = split_tool_name(name)[0]
-    except ValueError:
-        print(f"{name}: expected {{toolbox}}__{{server}}__{{tool}}", file=sys.stderr)
+    given = _decoded(arguments)
+    if not isinstance(given, dict):
+        print(f"{name}: expected its arguments as a JSON object", file=sys.stderr)
         return 1
     async with running_workbench(config) as workbench:
         try:
-            workbench.prepare(toolbox)
-            result = await workbench.use_tool(toolbox, name, params)
+            toolbox = name.split("__")[0]
+            result = await workbench.use_tool(toolbox, name, {"arguments": given})
         except (ToolError, MCPError) as error:
             print(config.mask(f"{name}: {error}"), file=sys.stderr)
             return 1
     content = result.get("content")
     if content and all(block["type"] == "text" for block in content):
-        print(*(block["text"] for block in content), sep="\n")
+        _say("\n".join(block["text"] for block in content))
     else:
-        print(json.dumps(result, ensure_ascii=False, indent=2))
-    return int(result.get("isError", False))
+        _say(json.dumps(result, ensure_ascii=False, indent=2))
+    return int(bool(result.get("isError")))
 
 
 def run(main: Callable[[], Awaitable[int]], interrupted: int) -> int:
@@ -2230,57 +2137,46 @@ def run(main: Callable[[], Awaitable[int]], interrupted: int) -> int:
         loop = asyncio.get_running_loop()
         with anyio.CancelScope() as scope:
 
-            def stop(*_: object) -> None:
+            def stop() -> None:
+                scope.cancel()
+                # A look-up of a name, say, is a thread that nothing can stop.
+                loop.call_later(EXIT_TIMEOUT, os._exit, interrupted)
+
+            def on_signal(*_: object) -> None:
                 with suppress(RuntimeError):  # the loop is closed: we are done already
-                    loop.call_soon_threadsafe(scope.cancel)
+                    loop.call_soon_threadsafe(stop)
 
             for name in ("SIGINT", "SIGTERM", "SIGHUP"):
                 if hasattr(signal, name):
-                    signal.signal(getattr(signal, name), stop)
+                    signal.signal(getattr(signal, name), on_signal)
             return await main()
         return interrupted
 
     return anyio.run(until_signalled)
 
 
-class _LogQueue(logging.handlers.QueueHandler):
-    """Hands log lines to a thread, and drops them where that thread cannot keep up.
+class _LogHandler(logging.Handler):
+    """Writes masked lines to stderr, and drops one for which there is no room.
 
-    A client that does not read our stderr blocks whoever writes to it.
+    A client that does not read our stderr would block whoever writes to it.
     """
 
-    def enqueue(self, record: logging.LogRecord) -> None:
-        with suppress(queue.Full):
-            self.queue.put_nowait(record)
+    def __init__(self, mask: Callable[[str], str]) -> None:
+        super().__init__()
+        self._mask = mask
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
 
-
-class _LogFormatter(logging.Formatter):
-    """Masks secrets, and shows a traceback only where debug lines are shown."""
-
-    mask: Callable[[str], str] = staticmethod(str)
-
-    def format(self, record: logging.LogRecord) -> str:
-        if not log.isEnabledFor(logging.DEBUG):
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self._has_room():
+            return
+        if not log.isEnabledFor(logging.DEBUG):  # which alone shows tracebacks
             record.exc_info = record.exc_text = None
-        return self.mask(super().format(record))
+        line = self._mask(self.format(record)).encode(errors="replace") + b"\n"
+        while line and self._has_room():
+            line = line[os.write(2, line[:512]) :]  # as much as never blocks (PIPE_BUF)
 
-
-def start_logging(verbose: bool) -> tuple[_LogFormatter, Callable[[], None]]:
-    """Log to stderr; the formatter, and a function that writes what is left, briefly."""
-    formatter = _LogFormatter("%(asctime)s %(levelname)s %(message)s")
-    handler = _LogQueue(queue.Queue(10_000))
-    handler.setFormatter(formatter)
-    listener = logging.handlers.QueueListener(handler.queue, logging.StreamHandler())
-    listener.start()
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    log.setLevel(logging.DEBUG if verbose else logging.INFO)
-
-    def flush() -> None:
-        stopper = threading.Thread(target=listener.stop, daemon=True)
-        stopper.start()
-        stopper.join(LOG_GRACE)
-
-    return formatter, flush
+    def _has_room(self) -> bool:
+        return sys.platform == "win32" or bool(select.select((), (2,), (), 0)[1])
 
 
 def parse_command_line(arguments: list[str] | None) -> argparse.Namespace:
@@ -2289,22 +2185,21 @@ def parse_command_line(arguments: list[str] | None) -> argparse.Namespace:
         description="One MCP server in front of many, grouped into named toolboxes.",
         epilog="Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json if it is "
         "there, else a built-in demo.",
+        usage="%(prog)s [CONFIG] [--check | --call NAME [JSON]] [--verbose]\n"
+        "       %(prog)s --toolbox [--http [HOST:]PORT] [--verbose]",
     )
-    add, modes = parser.add_argument, parser.add_mutually_exclusive_group()
-    add("config", nargs="?", help="path of the configuration file")
-    for option, about in (
-        ("--check", "start every server and report on each"),
-        ("--toolbox", "serve the built-in echo/time toolbox"),
-    ):
-        modes.add_argument(option, action="store_true", help=about)
-    pair = ("NAME", "JSON")
-    modes.add_argument("--call", nargs="+", metavar=pair, help="call one tool")
+    add, mode = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
+    add("config", nargs="?", metavar="CONFIG", help="path of the configuration file")
+    mode("--check", action="store_true", help="start every server and report on each")
+    mode("--toolbox", action="store_true", help="serve the built-in echo/time toolbox")
+    mode("--call", nargs="+", metavar=("NAME", "JSON"), help="call one tool")
     add("--http", metavar="[HOST:]PORT", help="serve the toolbox over HTTP")
     add("--verbose", action="store_true", help="log debug lines")
     add("--version", action="version", version=__version__)
     options = parser.parse_args(arguments)
-    if options.call and len(options.call) > 2:
-        parser.error("--call takes a NAME and at most one JSON object")
+    given = options.call or []
+    if len(given) > 2 or any(map(os.path.exists, given)):
+        parser.error("--call takes NAME and one JSON object; CONFIG goes before --call")
     if options.http is not None and not options.toolbox:
         parser.error("--http goes with --toolbox")
     return options
@@ -2313,37 +2208,34 @@ def parse_command_line(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; the exit status."""
     options = parse_command_line(arguments)
-    formatter, flush = start_logging(options.verbose)
-    bind = functools.partial
     try:
-        if options.http is not None:
-            return serve_http(options.http)
-        if options.toolbox:
-            return run(bind(serve_stdio, create_toolbox_server()), interrupted=0)
-        config = find_config(options.config, os.environ)
-        formatter.mask = config.mask
-        for warning in config.warnings:
-            log.warning("%s", warning)
-        if options.check:
-            return run(bind(check, config), interrupted=1)
-        if options.call:
-            return run(bind(call, config, *options.call), interrupted=1)
-        if config.is_demo:
-            log.info("%s", _DEMO_NOTE)
-        return run(bind(serve_stdio, create_server(config)), interrupted=0)
+        config = None if options.toolbox else find_config(options.config, os.environ)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
-    finally:
-        flush()
+    handler = _LogHandler(config.mask if config else str)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    log.setLevel(logging.DEBUG if options.verbose else logging.INFO)
+    bind = functools.partial
+    if config is None:
+        if options.http is not None:
+            return serve_http(options.http)
+        return run(bind(serve_stdio, create_toolbox_server()), interrupted=0)
+    for warning in config.warnings:
+        log.warning("%s", warning)
+    if options.check:
+        if not options.verbose:  # its table has the rest
+            log.setLevel(logging.WARNING)
+            log.addFilter(lambda record: record.msg != _FAILED)
+        return run(bind(check, config), interrupted=1)
+    if options.call:
+        return run(bind(call, config, *options.call), interrupted=1)
+    names = ", ".join(config.toolboxes) or "no toolboxes"
+    origin = f" from {config.source}" if config.source else f". {_DEMO_NOTE}"
+    log.info("Serving %s%s", names, origin)
+    return run(bind(serve_stdio, create_server(config)), interrupted=0)
 
 
 if __name__ == "__main__":
-    cast(io.TextIOWrapper, sys.stdout).reconfigure(errors="replace")
-    try:
-        status = main()
-        sys.stdout.flush()
-    except* BrokenPipeError:  # nobody reads what --check or --call print
-        status = 1
-    # Not `sys.exit`: the logging thread may be blocked by a stderr that nobody reads.
-    os._exit(status)
+    cast(Any, sys.stdout).reconfigure(errors="replace")
+    os._exit(main())  # the interpreter's own end takes longer than all of ours
