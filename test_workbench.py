@@ -753,7 +753,6 @@ import anyio
 import anyio.abc
 import httpx2
 import pytest
-import workbench
 from mcp import Client, StdioServerParameters, types
 from mcp.client.session import ClientSession
 from mcp.client.sse import sse_client
@@ -761,6 +760,8 @@ from mcp.client.stdio import stdio_client
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter
+
+import workbench
 
 pytestmark = pytest.mark.anyio
 

@@ -30,6 +30,7 @@ import datetime
 import difflib
 import fnmatch
 import functools
+import importlib
 import ipaddress
 import json
 import logging
@@ -52,6 +53,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 import httpx2
 from mcp import types
 from mcp.client.session import ClientRequestContext, ClientSession, IncomingMessage
@@ -108,7 +110,7 @@ class ConfigError(Exception):
         self.problems = problems
 
 
-_URL = re.compile(r"(https?://)(?:([^/?#]*)@)?([^/?#]+[^?#]*)\??([^#]*).*")
+_URL = re.compile(r"(https?://)(?:([^/?#]*)@)?([^/?#@]+[^?#]*)\??([^#]*).*")
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ class _ConfigReader:
             name, default, end = reference.groups()
             if name is None:
                 if end:
-                    about = f"{reference[0]} is no variable and stays as it is"
+                    about = f"{reference[0]!r} is no variable and stays as it is"
                     self.warnings.append(f"{place}: {about}")
                 else:
                     self.problem(place, "a '}' after '${'", "the end of the string")
@@ -218,6 +220,7 @@ class _ConfigReader:
                 hint = f"set it, or write ${{{name}:-default}}"
                 about = f"environment variable {name} is not set: {hint}"
                 self.problems.append(f"{place}: {about}")
+                return reference[0]
             return self.environ.get(name, default or "")
 
         return _REFERENCE.sub(value, text)
@@ -234,9 +237,11 @@ class _ConfigReader:
         if isinstance(value, dict):
             entries = self.entries(value, place).items()
             return {k: self.read(v, str, _join(place, k), False) for k, v in entries}
-        if is_key and isinstance(value, str) and not value.strip():
-            return self.problem(place, "a non-empty string", "an empty string")
-        return self.expand_env(value, place) if isinstance(value, str) else value
+        if isinstance(value, str):
+            value = self.expand_env(value, place)
+            if is_key and not value.strip():
+                return self.problem(place, "a non-empty string", "an empty string")
+        return value
 
     def entries(self, value: Any, place: str) -> JSON:
         """The entries of an object, without the comments."""
@@ -501,10 +506,10 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
 
     None if it is neither: a log line may have an `id` and an `error`, too.
     """
-    text = _without_halves(line).decode(errors="replace")
-    whole: JSON = {}
+    text, whole = _without_halves(line), JSON()
+    valid = text if text.isascii() else text.decode(errors="replace")
     try:
-        return types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+        return types.jsonrpc_message_adapter.validate_json(valid, by_name=False)
     except ValidationError as error:
         for problem in error.errors(include_url=False):
             # Missing from the whole message, and from every answer.
@@ -1649,7 +1654,6 @@ def _checked(tool: types.Tool, given: JSON) -> JSON:
     Raises:
         ToolError: They are not; it names the fields.
     """
-    # Slow to import, and not needed to be connected to.
     from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
     schema = {**tool.input_schema, "additionalProperties": False}
@@ -1798,6 +1802,9 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[Workbench]:
         async with running_workbench(config) as workbench:
+            # The first call needs it, and should not have to wait for it.
+            import_it = functools.partial(importlib.import_module, "jsonschema")
+            workbench.shared.owners.start_soon(anyio.to_thread.run_sync, import_it)
             yield workbench
 
     async def set_level(
