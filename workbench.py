@@ -80,8 +80,7 @@ __version__ = "0.10.0"
 # All in seconds.
 OPEN_TIMEOUT = 5.0  # after it `open_toolbox` answers with the servers that are up
 ANSWER_TIMEOUT = 50.0  # after it every caller is answered: some give up at 60
-CONNECT_TIMEOUT = 180.0  # to start a server: a first `npx` downloads its package
-LIST_TIMEOUT = 50.0  # for a refresh of a tool list
+CONNECT_TIMEOUT = 180.0  # to start or list: a first `npx` downloads its package
 HTTP_TIMEOUT = 10.0  # to connect to a remote server, and for it to take a notification
 EXIT_GRACE = 1.0  # between closing a server's stdin, SIGTERM and SIGKILL
 LAST_WORDS = 2.0  # for the answers that a lost session still has for its calls
@@ -90,6 +89,7 @@ EXIT_TIMEOUT = 3.2  # from a signal or the end of stdin to the end of this proce
 RELISTEN_DELAY = 1.0  # between attempts to open a lost `subscriptions/listen` stream
 
 MAX_PAGES = 250  # of one `tools/list`, before its server is taken to be looping
+MAX_RESUMPTIONS = 100  # of the events of one call: the SDK does it without end
 LARGE_ANSWER = 50_000  # characters of a result, from which on clients cut it
 
 log = logging.getLogger("workbench")
@@ -506,15 +506,15 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
 
     None if it is neither: a log line may have an `id` and an `error`, too.
     """
-    text, whole = _without_halves(line), JSON()
+    text, whole = _without_halves(line), None
     valid = text if text.isascii() else text.decode(errors="replace")
     try:
         return types.jsonrpc_message_adapter.validate_json(valid, by_name=False)
-    except ValidationError as error:
-        for problem in error.errors(include_url=False):
-            # Missing from the whole message, and from every answer.
-            if (problem["type"], problem["loc"][1:]) == ("missing", ("method",)):
-                whole = problem["input"]
+    except ValidationError:
+        with suppress(ValueError, RecursionError):
+            whole = json.loads(valid)
+    if not isinstance(whole, dict) or "method" in whole:
+        return None
     number = whole.get("id")
     if whole.get("jsonrpc") != "2.0" or not isinstance(number, str | int | float):
         return None
@@ -550,7 +550,7 @@ async def _lines(
             parts.append(rest)
             size += len(rest)
             if size > limit:
-                yield b"".join(parts)
+                yield b"".join(parts)[:_LINE_LIMIT]
                 parts, size = [], 0
     if any(parts):
         yield b"".join(parts)
@@ -601,6 +601,7 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         super().pipe_connection_lost(fd, exc)
         if fd == 0:
             self._life.gone.set()
+            asyncio.get_running_loop().call_later(LAST_WORDS, self.process.close)
 
     def process_exited(self) -> None:
         super().process_exited()
@@ -694,7 +695,7 @@ async def _process_transport(life: Life) -> AsyncIterator[_Transport]:
 
 
 class _Body(httpx2.AsyncByteStream):
-    """What answers one request, as the SDK can read it, until `end` cuts it short.
+    """The events that answer one request, until `end` cuts them short.
 
     Without this the connection of a cancelled call would stay open for ever: before
     2026-07-28 the server is told by a notification, and the SDK goes on reading.
@@ -703,6 +704,7 @@ class _Body(httpx2.AsyncByteStream):
     def __init__(self, number: types.RequestId | None, asking: Any) -> None:
         self.stream: Any = None  # what the server sends
         self.failure: MCPError | None = None
+        self.resumptions = 0
         self._number = number  # of the request
         self._asking = asking  # by the ids of the questions in it, to be found for them
         self._waiting = anyio.CancelScope()
@@ -722,17 +724,14 @@ class _Body(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         chunks = aiter(self.stream)
         async for line in _lines(lambda _: self.wait_for(anext(chunks, b""))):
-            start = line.find(b"{")  # after `data:`, in an event
-            message = _read_message(line[start:]) if start >= 0 else None
+            message = _read_message(line[5:]) if line.startswith(b"data:") else None
             if isinstance(message, types.JSONRPCRequest):
                 self._asking[message.id] = self
-            elif isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
-                message.id = self._number or message.id
-            yield (line if message is None else line[:start] + _dump(message)) + b"\n"
+            yield (line if message is None else b"data:" + _dump(message)) + b"\n"
         if self.failure is not None:
-            yield b"\n\ndata: " + self.refusal(self.failure) + b"\n\n"
+            yield b"\n\ndata:" + self.answer(self.failure) + b"\n\n"
 
-    def refusal(self, error: MCPError) -> bytes:
+    def answer(self, error: MCPError) -> bytes:
         """The answer to the request that is this error."""
         number = self._number
         return _dump(types.JSONRPCError(jsonrpc="2.0", id=number, error=error.error))
@@ -744,7 +743,7 @@ class _Body(httpx2.AsyncByteStream):
 # How servers say that a session is lost where they do not answer 404, as they should.
 _NO_SESSION = re.compile(
     r"\b(no|not|invalid|missing|unknown|expired)\b[^.]{0,20}\bsession\b"
-    r"|\bsession\b[^.]{0,20}\b(not found|expired|terminated)\b",
+    r"|\bsession\b[^.]{0,20}\b(not found|expired|terminated)\b|\bnot initialized\b",
     re.IGNORECASE,
 )
 
@@ -766,40 +765,58 @@ class _HttpClient(httpx2.AsyncClient):
         self._is_sse = life.config.transport == "sse"
         self._answers = weakref.WeakValueDictionary[Any, _Body]()  # by id of request
         self._asking = weakref.WeakValueDictionary[Any, _Body]()  # by id of question
+        # The task that reads an answer, in which the SDK resumes it if it is cut.
+        self._readers = weakref.WeakKeyDictionary[Any, _Body]()
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if request.method == "GET":  # fails on its own, and the SDK knows how to go on
-            # A lost stream of events is not waited for as long as an open one.
-            limit = HTTP_TIMEOUT if "last-event-id" in request.headers else math.inf
-            with anyio.fail_after(limit):
-                response = await super().send(request, **options)
-            if self._is_sse:  # the answers come here
-                self._pass_on(response, _Body(None, self._asking))
-            return response
+            return await self._open(request, options)
         body = json.loads(await request.aread() or b"{}")
         if "method" in body and "id" in body:
             return await self._ask(request, body["id"], options)
         return await self._tell(request, body, options)
+
+    async def _open(self, request: httpx2.Request, options: JSON) -> httpx2.Response:
+        """Open a stream of events, or the rest of one that answers a request."""
+        answer = self._readers.get(asyncio.current_task()) or _Body(None, self._asking)
+        answer.resumptions += 1
+        if answer.resumptions > MAX_RESUMPTIONS:
+            answer.end("its stream of events was cut again and again")
+        # A lost stream is not waited for as long as an open one.
+        limit = HTTP_TIMEOUT if "last-event-id" in request.headers else math.inf
+        with anyio.fail_after(limit):
+            response = await answer.wait_for(super().send(request, **options))
+        if response is None:
+            response = httpx2.Response(200, content=b"", request=request)
+        answer.stream, response.stream = response.stream, answer
+        return cast(httpx2.Response, response)
 
     async def _ask(
         self, request: httpx2.Request, number: types.RequestId, options: JSON
     ) -> httpx2.Response:
         """The response to a JSON-RPC request; one of ours where there is none."""
         answer = self._answers[number] = _Body(number, self._asking)
+        self._readers[asyncio.current_task()] = answer
+        headers = {"content-type": _JSON}
         try:
             response = await answer.wait_for(self._checked(request, options))
             if response is None:
                 raise answer.failure or _failure("ended")
-            media_type = response.headers.get("content-type", "nothing")
-            if response.is_success and not self._is_sse:
-                if not media_type.startswith((_JSON, "text/event-stream")):
-                    why = f"{_status(response)} with {media_type}, not an answer"
-                    raise self._failed(why)
-                self._pass_on(response, answer)
-            return cast(httpx2.Response, response)
+            if self._is_sse or not response.is_success:
+                return cast(httpx2.Response, response)  # the answer is still to come
+            if _is_stream(response):
+                answer.stream, response.stream = response.stream, answer
+                return cast(httpx2.Response, response)
+            message = _read_message(response.content)
+            if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+                media_type = response.headers.get("content-type", "nothing")
+                raise self._failed(f"{_status(response)} with {media_type}, no answer")
+            message.id = number
+            content = _dump(message)
+            headers[_SESSION_ID] = response.headers.get(_SESSION_ID, "")
         except MCPError as error:
-            told: JSON = {"content": answer.refusal(error), "request": request}
-            return httpx2.Response(200, headers={"content-type": _JSON}, **told)
+            content = answer.answer(error)
+        return httpx2.Response(200, headers=headers, content=content, request=request)
 
     async def _tell(
         self, request: httpx2.Request, body: JSON, options: JSON
@@ -827,9 +844,12 @@ class _HttpClient(httpx2.AsyncClient):
         """
         try:
             response = await super().send(request, **options)
-            if not response.is_success:
-                await response.aread()
-        except httpx2.RequestError as error:
+            if not _is_stream(response):  # nobody waits for the rest of an error
+                with anyio.fail_after(
+                    math.inf if response.is_success else HTTP_TIMEOUT
+                ):
+                    await response.aread()
+        except (httpx2.RequestError, TimeoutError) as error:
             raise self._failed(explain(error)) from None
         there, status = response.next_request, response.status_code
         is_lost = status == 404 or (status == 400 and _NO_SESSION.search(response.text))
@@ -850,13 +870,15 @@ class _HttpClient(httpx2.AsyncClient):
                 raise MCPError.from_error_data(own.error)
         raise self._failed(_status(response))
 
-    def _pass_on(self, response: httpx2.Response, body: _Body) -> None:
-        body.stream, response.stream = response.stream, body
-
     def _failed(self, why: str) -> MCPError:
         if self._is_sse:  # where an answer has no other way to come
             self._life.hung_up(f"failed: {why}")
         return _failure(f"{self._life.config.shown_url}: {why}")
+
+
+def _is_stream(response: httpx2.Response) -> bool:
+    media_type = response.headers.get("content-type", "").lower()
+    return response.is_success and media_type.startswith("text/event-stream")
 
 
 def _status(response: httpx2.Response) -> str:
@@ -915,6 +937,7 @@ class Shared:
 
     owners: anyio.abc.TaskGroup  # runs the tasks that hold the servers
     withheld: frozenset[str]  # variables that a server's process does not inherit
+    mask: Callable[[str], str]  # hides secrets in a text
     client: ServerSession | None = None  # the one that is served
     log_level: types.LoggingLevel | None = None  # which it has set
 
@@ -1019,7 +1042,7 @@ class Life:
 
     def said(self, line: str) -> None:
         """Log a line of its output that is no message, and remember it."""
-        if text := _CONTROLS.sub(" ", line[:_LINE_LIMIT]).strip():
+        if text := _CONTROLS.sub(" ", self.shared.mask(line)[:_LINE_LIMIT]).strip():
             self.stderr.append(text[:300])
             log.info("[%s] %s", self.name, text)
 
@@ -1144,7 +1167,7 @@ class Life:
             self._changed = anyio.Event()
             self._is_listing = True
             try:
-                with anyio.fail_after(LIST_TIMEOUT):
+                with anyio.fail_after(CONNECT_TIMEOUT):
                     tools = await self._list_tools(session)
             except (MCPError, ValidationError, TimeoutError) as error:
                 why = self._explained(error)
@@ -1471,7 +1494,7 @@ class Workbench:
 
     def __init__(self, config: WorkbenchConfig, owners: anyio.abc.TaskGroup) -> None:
         self.config = config
-        self.shared = Shared(owners, config.variables)
+        self.shared = Shared(owners, config.variables, config.mask)
         self.open_toolboxes: dict[str, OpenedToolbox] = {}
 
     def prepare(self, name: str) -> OpenedToolbox:
@@ -2001,9 +2024,8 @@ async def serve_stdio(server: Server[Any]) -> int:
         exit_soon()  # whatever may still hang then
 
     async def send(message: SessionMessage) -> None:
+        # Without waiting: a client that does not read must not hold up our end.
         writer.write(_dump(message.message) + b"\n")
-        with suppress(ConnectionError):  # that it was closed is noticed below
-            await writer.drain()
 
     async def stop_when_closed() -> None:
         with suppress(OSError):
@@ -2179,8 +2201,9 @@ class _LogHandler(logging.Handler):
         if not log.isEnabledFor(logging.DEBUG):  # which alone shows tracebacks
             record.exc_info = record.exc_text = None
         line = self._mask(self.format(record)).encode(errors="replace") + b"\n"
-        while line and self._has_room():
-            line = line[os.write(2, line[:512]) :]  # as much as never blocks (PIPE_BUF)
+        with suppress(OSError):  # nobody reads it any more
+            while line and self._has_room():
+                line = line[os.write(2, line[:512]) :]  # PIPE_BUF: it never blocks
 
     def _has_room(self) -> bool:
         return sys.platform == "win32" or bool(select.select((), (2,), (), 0)[1])
