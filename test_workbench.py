@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server
 
+
 # === Downstream servers ===============================================================
 
 
@@ -466,9 +467,7 @@ def remote(port: int, path: str = "/mcp", **more: Any) -> dict[str, Any]:
 OLDER, MODERN = "2025-11-25", "2026-07-28"
 RESERVED = "io.modelcontextprotocol/"
 CAPABILITIES = f"{RESERVED}clientCapabilities"
-OWN_TOOLS = [
-    tool(n) for n in ["error", "ask", "say", "wait", "tally", "rounds", "seen"]
-]
+OWN_TOOLS = [*map(tool, ("error", "ask", "say", "wait", "rounds", "seen"))]
 OWN_TOOLS += [tool("result", outputSchema={"type": "object", "required": ["x"]})]
 
 
@@ -489,65 +488,58 @@ def answer(request: dict[str, Any], **result: Any) -> None:
 
 
 def messages_of(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What a call of `say` asks for; progress only under the token of the call."""
+    """What a call of `say` asks for, under the token of the call."""
     params = request["params"]
-    token = (params.get("_meta") or {}).get("progressToken")
+    token = {"progressToken": (params.get("_meta") or {}).get("progressToken")}
     for message in params["arguments"]["messages"]:
-        content = message["params"]
-        if "progress" not in content:
-            yield message
-        elif token is not None:
-            yield {**message, "params": {**content, "progressToken": token}}
+        yield {**message, "params": {**token, **message["params"]}}
 
 
 class Eras:
-    """Tools that do what their arguments say, and all else that a server does."""
+    """The protocol's methods, by their names, and tools that do what they are told."""
 
-    capabilities: Mapping[str, Any] = {"tools": {}, "logging": {}}
+    able: Mapping[str, Any] = {"capabilities": {"tools": {}, "logging": {}}}
     hints: Mapping[str, Any] = {"ttlMs": 0, "cacheScope": "private"}
 
-    def __init__(self, refusal: int) -> None:
-        self.refusal = refusal
-        self.known: dict[str, Any] = {"pids": [os.getpid(), os.getppid()], "levels": []}
+    def __init__(self, spoken: str) -> None:
+        self.spoken = spoken
+        self.known: dict[str, Any] = {"levels": [], "started": [], "cancelled": []}
         self.saying: list[dict[str, Any]] = []  # calls that wait for others to say it
         self.waiting: dict[object, int] = {}  # the numbers of calls, by their ids
-        self.counts: dict[str, list[int]] = {"started": [], "cancelled": []}
 
     def initialize(self, request: dict[str, Any]) -> None:
-        params = request["params"]
-        version = params["protocolVersion"]
-        self.known[CAPABILITIES] = params["capabilities"]
-        if self.refusal:
-            data = {"supported": [MODERN], "requested": version}
-            return self.error(request, code=self.refusal, message="Unknown", data=data)
-        able = {"capabilities": self.capabilities, "protocolVersion": version}
-        answer(request, **able, serverInfo={"name": "eras", "version": "1"})
+        if OLDER not in self.spoken:
+            return refuse(request, -32022)  # an unsupported protocol version
+        self.known[CAPABILITIES] = request["params"]["capabilities"]
+        about = {"serverInfo": {"name": "eras", "version": "1"}, **self.able}
+        answer(request, protocolVersion=request["params"]["protocolVersion"], **about)
 
-    def discover(self, request: dict[str, Any]) -> None:
-        able = {"capabilities": self.capabilities, "supportedVersions": [MODERN]}
-        answer(request, **able, **self.hints)
+    def server_discover(self, request: dict[str, Any]) -> None:
+        if MODERN not in self.spoken:
+            return refuse(request, -32601)
+        answer(request, supportedVersions=[MODERN], **self.able, **self.hints)
 
-    def list_tools(self, request: dict[str, Any]) -> None:
+    def tools_list(self, request: dict[str, Any]) -> None:
         answer(request, tools=OWN_TOOLS, **self.hints)
 
-    def set_level(self, request: dict[str, Any]) -> None:
+    def logging_setLevel(self, request: dict[str, Any]) -> None:
         self.known["levels"].append(request["params"]["level"])
         answer(request)
 
-    def roots_changed(self, _: Any) -> None:
+    def notifications_roots_list_changed(self, _: Any) -> None:
         params = {"level": "info", "data": "roots changed"}
         send({"method": "notifications/message", "params": params})
 
-    def cancelled(self, notification: dict[str, Any]) -> None:
+    def notifications_cancelled(self, notification: dict[str, Any]) -> None:
         """Take back what the call asked for, if it was not one of `wait`."""
         number = notification["params"]["requestId"]
         if number in self.waiting:
-            self.counts["cancelled"].append(self.waiting.pop(number))
+            self.known["cancelled"].append(self.waiting.pop(number))
         else:
             params = {"requestId": f"ask {number}"}
             send({"method": "notifications/cancelled", "params": params})
 
-    def call(self, request: dict[str, Any]) -> None:
+    def tools_call(self, request: dict[str, Any]) -> None:
         params = request["params"]
         getattr(self, params["name"])(request, **params.get("arguments") or {})
 
@@ -582,14 +574,9 @@ class Eras:
             while self.saying:
                 answer(self.saying.pop(), **json_result(None))
 
-    def wait(self, request: dict[str, Any], number: int, **_: Any) -> None:
+    def wait(self, request: dict[str, Any], number: int) -> None:
         self.waiting[request["id"]] = number
-        self.counts["started"].append(number)
-        list(map(send, messages_of(request)))
-
-    def tally(self, request: dict[str, Any]) -> None:
-        counts = {key: sorted(numbers) for key, numbers in self.counts.items()}
-        answer(request, **json_result(counts))
+        self.known["started"].append(number)
 
     def seen(self, request: dict[str, Any]) -> None:
         era = MODERN if is_modern(request) else OLDER
@@ -598,46 +585,20 @@ class Eras:
 
 
 @downstream
-def eras(spoken: str, refusal: str = "0") -> None:
-    """A server of the eras `spoken`; a code for `refusal` is that of `initialize`."""
-    its: Any = Eras(int(refusal))
-    handlers = {"server_discover": its.discover} if MODERN in spoken else {}
-    serve_raw(
-        initialize=its.initialize,
-        tools_list=its.list_tools,
-        tools_call=its.call,
-        logging_setLevel=its.set_level,
-        notifications_cancelled=its.cancelled,
-        notifications_roots_list_changed=its.roots_changed,
-        **{"": its.answered, **handlers},
-    )
+def eras(spoken: str) -> None:
+    """A server of the eras `spoken`."""
+    its: Any = Eras(spoken)
+    handlers = {name: getattr(its, name) for name in vars(Eras)}
+    serve_raw(**{"": its.answered, **handlers})
 
 
 # === A downstream server that misbehaves ==============================================
 
-ODD_NAMES = ["a__b", "__", "_x_", "with spaces", "🧰 é", "n" * 200, "box__bad__echo"]
-ANSWER = b'{"jsonrpc": "2.0", "id": ID, "result": %s}\n' % (
-    json.dumps(text_result("answered")).encode()
-)
-WRITES: dict[str, tuple[int, bytes]] = {  # where to, and what; ID is the request's
-    "exits": (2, b"boom\n"),
-    "exits inside a line": (2, b"boom"),
-    "answers and exits": (1, ANSWER),
-    "answers twice": (1, ANSWER),
-    "answers undefined": (1, b'{"jsonrpc": "2.0", "id": ID}\n'),
-    "answers half": (1, b'{"jsonrpc": "2.0", "id": '),
-    "writes to stderr": (2, "hello\nGrüße\n".encode()),
-    "writes garbage": (
-        1,
-        b"""\xff\xfe\n\n \r\nlistening\n[]\n7\n{}
-{"level": 40, "id": ID, "error": "cache miss"}
-{"id": ID, "result": {"content": []}}
-{"jsonrpc": "2.0", "id": ID, "method": 7}
+GARBAGE = b"""\xff\xfe\n\n \r\nlistening\n[]\n7\n{}
+{"jsonrpc": "2.0", "id": %d, "method": 7}
 {"jsonrpc": "2.0", "id": "unknown", "error": {"code": 1, "message": "unasked"}}
 {"jsonrpc": "2.0", "id": 987654321, "result": {}}
-""",
-    ),
-}
+"""
 
 
 def hang() -> None:
@@ -651,67 +612,44 @@ def ignore_the_end() -> None:
     atexit.register(hang)  # after the end of stdin
 
 
-def have_a_child() -> None:
-    """One that ignores the end, and holds stdin and stdout open until then."""
-    child = os.fork()
-    if not child:
-        ignore_the_end()
-        signal.pause()
-    Path(f"{child}.pid").touch()
-
-
-def misbehave(what: str, request: dict[str, Any]) -> dict[str, Any] | None:
+def misbehave(what: str, request: dict[str, Any]) -> dict[str, Any]:
     """Do one thing wrong when a request comes; what it is answered with."""
-    descriptor, data = WRITES.get(what, (1, b""))
-    os.write(descriptor, data.replace(b"ID", json.dumps(request.get("id")).encode()))
     match what.split():
-        case [*_, "exits"] | ["exits", *_]:
+        case ["exits"]:
+            os.write(2, b"boom")
             os._exit(3)
-        case ["hangs"] | ["answers", "half"]:
+        case ["hangs"]:
             hang()
-        case ["answers", "undefined"]:
-            return None
-        case ["ignores", *_]:
+        case ["answers", "half"]:
+            os.write(1, b'{"jsonrpc": "2.0", "id": %d, ' % request["id"])
+            hang()
+        case ["closes", "stdout"]:
+            os.close(1)
+            hang()
+        case ["ignores", "the", "end"]:
             ignore_the_end()
-            have_a_child()
-        case ["leaves", *_]:
-            have_a_child()
-            os._exit(3)
+            child = os.fork()  # which holds stdin and stdout open
+            if not child:
+                signal.pause()
+            Path(f"{child}.pid").touch()
         case ["answers", "nonsense"]:
-            atexit.register(os.closerange, 0, 3)  # the pipes end before the process
-            return {"capabilities": 7, "tools": 7, "content": 7}
-        case ["answers", count, "MB"]:
-            return text_result("x" * 1_000_000 * int(count))
-        case ["floods", _]:
+            return {"capabilities": 7}
+        case ["answers", "1", "MB"]:
+            return text_result("x" * 1_000_000)
+        case ["floods", "stderr"]:
             os.write(2, b"a line of a flood that nobody reads\n" * 5_000)
+        case ["writes", "garbage"]:
+            os.write(1, GARBAGE % request["id"])
         case ["writes", "a", "huge", "line"]:
             os.write(2, b"x" * 20_000_000 + b"\n")
         case ["repeats", line, "on", name]:
             Path(f"{os.getpid()}.hangs").touch()
             while True:
                 os.write({"stdout": 1, "stderr": 2}[name], f"{line}\n".encode() * 1000)
-        case ["closes", "stdout"]:
-            os.close(1)
-            hang()
-        case _:
-            return misanswer(what, request)
-    return text_result("answered")
-
-
-def misanswer(what: str, request: dict[str, Any]) -> dict[str, Any]:
-    """See `misbehave`: the faults that are only talk."""
-    if what == "changes its tools":
-        send({"method": "notifications/tools/list_changed"})
-        listing = json.loads(sys.stdin.buffer.readline())  # the call is waiting
-        send({"id": listing["id"], "result": {"tools": [tool("other")]}})
-    elif what == "lists a name twice":
-        return {"tools": [tool(), tool(description="again")]}
-    elif what == "asks what nobody knows":
-        send({"id": "question", "method": "no/such"})
-        reply = json.loads(sys.stdin.buffer.readline())
-        return text_result(f"{reply['id']}: {reply['error']['code']}")
-    elif what == "tells the tool's name":
-        return text_result(request["params"]["name"])
+        case ["asks", "what", "nobody", "knows"]:
+            send({"id": "question", "method": "no/such"})
+            reply = json.loads(sys.stdin.buffer.readline())
+            return text_result(f"{reply['id']}: {reply['error']['code']}")
     return text_result("answered")
 
 
@@ -722,7 +660,7 @@ def misbehaving(at: str = "never", what: str = "") -> None:
     if at == "start":
         misbehave(what, {})
     handlers: dict[str, Handler] = {at: lambda request: misbehave(what, request)}
-    serve_raw(tool(), *map(tool, ODD_NAMES), **handlers)
+    serve_raw(tool(), **handlers)
 
 
 if __name__ == "__main__":  # before the imports that a server has no time for
@@ -737,15 +675,13 @@ import http.client
 import http.server
 import itertools
 import logging
-import pty
 import random
 import shutil
-import sys
 import tomllib
 import zoneinfo
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
@@ -800,12 +736,14 @@ def command(config: dict[str, Any], folder: Path, *options: str) -> list[str]:
 async def connected_process(
     config: dict[str, Any], folder: Path, mode: str = "legacy", **callbacks: Any
 ) -> AsyncIterator[Client]:
-    """A client of a workbench process, over stdio."""
-    program, *args = command(config, folder)
+    """A client of a workbench process, whose log is the file `stderr` in the folder."""
+    program, *args = command(config, folder, "--verbose")
     env = dict(os.environ)
     parameters = StdioServerParameters(command=program, args=args, env=env)
-    async with Client(parameters, mode=mode, **callbacks) as client:
-        yield client
+    with (folder / "stderr").open("w") as log:
+        process = stdio_client(parameters, errlog=log)
+        async with Client(process, mode=mode, **callbacks) as client:
+            yield client
 
 
 async def open_box(client: Client, **options: Any) -> dict[str, Any]:
@@ -906,14 +844,12 @@ BAD_CONFIGURATIONS = """
 {"toolboxes": {"a__b": {"description": "d", "mcpServers": {"a_": {"command": "x"}}}}}
   toolboxes.a__b: expected a printable name without '__' that does not end in '_', found "a__b"
   toolboxes.a__b.mcpServers.a_: expected a printable name without '__' that does not end in '_', found "a_"
-{"mcpServers": {"": {"command": "x"}, "\\u200b": {"command": "x"}}}
-  mcpServers."": expected a printable name without '__' that does not end in '_', found ""
-  mcpServers."\\u200b": expected a printable name without '__' that does not end in '_', found "\\u200b"
-{"mcpServers": {"s": {"command": "x", "args": ["${NO} ${a", "${"]}}}
+{"mcpServers": {"s": {"command": "x", "args": ["${NO} ${a"]}}}
   mcpServers.s.args[0]: environment variable NO is not set: set it, or write ${NO:-default}
   mcpServers.s.args[0]: expected a '}' after '${', found the end of the string
-  mcpServers.s.args[1]: expected a '}' after '${', found the end of the string
-{"servers": {"s": 1, "t": {"description": 1, "url": "http://x"}}}
+{"servers": {"": {"command": "x"}, "\\u200b": {"command": "x"}, "s": 1, "t": {"description": 1, "url": "http://x"}}}
+  servers."": expected a printable name without '__' that does not end in '_', found ""
+  servers."\\u200b": expected a printable name without '__' that does not end in '_', found "\\u200b"
   servers.s: expected an object, found number
   servers.t.description: expected a string, found number
 {"toolMode": "dynamic", "toolboxes": []}
@@ -955,44 +891,27 @@ def test_what_is_ignored_is_warned_about_except_comments() -> None:
 # strings that it gets, and its description if it has its own; last the places that are
 # warned about.
 CLIENT_FILES = """
-Claude Desktop {"globalShortcut": "Ctrl+Space", "preferences": {"menuBarEnabled": false},
-  "mcpServers": {"a": {"command": "npx", "args": ["-y", "x"], "env": {"KEY": "${KEY}"}}}}
-  a: stdio npx -y x k
-Claude Code {"numStartups": 5, "projects": {"/p": {"mcpServers": {}}}, "oauthAccount": "${",
+Claude {"numStartups": 5, "projects": {"/p": {"mcpServers": {}}}, "oauthAccount": "${",
   "mcpServers": {"a": {"type": "http", "url": "${BASE:-https://a.b}/mcp", "headers": {}},
     "b": {"type": "sse", "url": "https://b"}, "c": {"type": "stdio", "command": "uvx"}}}
   a: http https://a.b/mcp
   b: sse https://b
   c: stdio uvx
-Cursor {"mcpServers": {
-    "a": {"command": "npx", "env": {"KEY": "${env:KEY}"}, "envFile": ".env"},
-    "b": {"url": "https://b", "auth": {"CLIENT_ID": "${env:UNSET}"}}}}
-  a: stdio npx k
-  b: http https://b
-  ! mcpServers.a.envFile mcpServers.b.auth
 VS Code {"inputs": [{"type": "promptString", "id": "key", "password": true}], "servers": {
-    "a": {"type": "http", "url": "https://a", "headers": {"A": "Bearer ${input:key}"}},
-    "b": {"type": "stdio", "command": "python", "args": ["${workspaceFolder}/s.py"]}}}
+    "a": {"type": "http", "url": "https://a", "headers": {"A": "Bearer ${input:key}"}}}}
   a: http https://a Bearer ${input:key}
-  b: stdio python ${workspaceFolder}/s.py
-  ! servers.a.headers.A servers.b.args[0]
-Cline {"mcpServers": {"off": {"command": "${UNSET}", "disabled": true}, "on": {
-    "autoApprove": ["a"], "disabled": false, "type": "streamableHttp", "url": "https://a"}}}
-  on: http https://a
-  ! mcpServers.on.autoApprove
-Windsurf {"mcpServers": {"a": {"serverUrl": "https://a", "headers": {"K": "${env:KEY}"}},
-    "b": {"command": "npx", "args": ["z"], "disabledTools": ["a"]}}}
-  a: http https://a k
-  b: stdio npx z
-  ! mcpServers.b.disabledTools
-Gemini CLI {"theme": "GitHub", "security": {"auth": {}}, "mcp": {"allowed": ["g"]},
-  "mcpServers": {"a": {"httpUrl": "https://a", "timeout": 5000, "trust": false},
-    "b": {"command": "h", "cwd": "/", "description": "Its own", "includeTools": ["a"]}}}
-  a: http https://a
-  b: stdio h (Its own)
-  ! mcpServers.a.timeout mcpServers.a.trust mcpServers.b.includeTools
-Roo Code {"mcpServers": {"a": {"transport": "streamable-http", "url": "http://a"}}}
-  a: http http://a
+  ! servers.a.headers.A
+Others {"theme": "GitHub", "mcpServers": {
+    "a": {"command": "npx", "args": ["z"], "env": {"K": "${env:KEY}"}, "envFile": ".env"},
+    "b": {"type": "streamableHttp", "url": "https://b", "headers": {"K": "${KEY}"}},
+    "c": {"transport": "streamable-http", "serverUrl": "https://c"},
+    "d": {"httpUrl": "https://d", "description": "Its own", "trust": false},
+    "off": {"command": "${UNSET}", "disabled": true}}}
+  a: stdio npx z k
+  b: http https://b k
+  c: http https://c
+  d: http https://d (Its own)
+  ! mcpServers.a.envFile mcpServers.d.trust
 """
 
 
@@ -1003,11 +922,11 @@ def test_the_file_of_another_client_is_a_configuration(case: str) -> None:
     found = []
     for name, box in config.toolboxes.items():
         server = box.servers[name]
-        told = [*server.args, *server.env.values(), *server.headers.values()]
+        told = [server.transport, server.command or server.url, *server.args]
+        told += [*server.env.values(), *server.headers.values()]
         if box.description != f"Tools of the MCP server '{name}'":
             told.append(f"({box.description})")
-        start = [server.transport, server.command or server.url]
-        found.append(f"{name}: {' '.join(start + told)}")
+        found.append(f"{name}: {' '.join(told)}")
     if config.warnings:
         found.append(f"! {' '.join(warned_about(config))}")
     assert found == expected
@@ -1019,7 +938,6 @@ EXPANSIONS = r"""
 ${env:A} ${env:NO:-d} ${NO:-d} = x d d
 <${NO:-}> = <>
 ${NO:-a:-b} = a:-b
-${A:-d} = x
 <${EMPTY}${EMPTY:-d}> = <>
 ${RAW} = ${A} $A \1 }
 ${NO:-${A}} = ${A}
@@ -1096,7 +1014,7 @@ def test_the_script_header_asks_for_what_the_requirements_ask_for() -> None:
 
 
 FILTERS: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "star": ({"toolFilters": "*"}, ["read_a", "Read_b", "list", "read"]),
+    "star": ({"toolFilters": "*"}, ["read_a", "Read_b", "list", "read", "🧰 a__b_"]),
     "patterns": ({"toolFilters": ["read_*", "l?st"]}, ["read_a", "list"]),
     "classes": ({"toolFilters": ["[Rr]ead_[!a]", "read"]}, ["Read_b", "read"]),
     "none": ({"toolFilters": []}, []),
@@ -1159,18 +1077,6 @@ async def test_the_handshake_tells_the_truth(mode: str) -> None:
     assert declared == {"tools": {"listChanged": False}, "logging": {}}
 
 
-def compact(value: Any) -> int:
-    """The bytes of a value as compact JSON."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return len(text.encode())
-
-
-def natively(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What clients send to a model of tools."""
-    keys = ("name", "description", "inputSchema")
-    return [{key: tool[key] for key in keys if key in tool} for tool in tools]
-
-
 async def listed(client: Client) -> list[dict[str, Any]]:
     """The tools of `tools/list` as they are on the wire."""
     tools = (await client.list_tools()).tools
@@ -1185,27 +1091,25 @@ async def test_listing_the_two_tools_starts_nothing(mode: str, tmp_path: Path) -
         assert not notes.exists()
         await open_box(client)
         assert await listed(client) == tools
-    assert all(tool["title"] and tool["description"] for tool in tools)
-    using = {"readOnlyHint": False, "destructiveHint": True}  # by default
-    using |= {"idempotentHint": False, "openWorldHint": True}
-    opening = {**using, "destructiveHint": False, "idempotentHint": True}
+    opening = {**DEFAULT_HINTS, "destructiveHint": False, "idempotentHint": True}
+    hints = [{**DEFAULT_HINTS, **each["annotations"]} for each in tools]
+    assert hints == [opening, DEFAULT_HINTS] and all(each["title"] for each in tools)
     meta = {"anthropic/maxResultSizeChars": 200_000}
-    hints = [{**using, **tool["annotations"]} for tool in tools]
-    told = [(tool["name"], tool.get("_meta")) for tool in tools]
+    told = [(each["name"], each.get("_meta")) for each in tools]
     assert told == [("open_toolbox", meta), ("use_tool", None)]
-    assert hints == [opening, using]
 
 
-@pytest.mark.parametrize("names", [["b", "ä a"], []])
-async def test_the_tools_name_the_toolboxes_and_cost_little(names: list[str]) -> None:
+async def test_the_tools_name_the_toolboxes_and_cost_little() -> None:
     [box] = one_server(command="x")["toolboxes"].values()
-    async with connected({"toolboxes": dict.fromkeys(names, box)}) as client:
-        told = natively(await listed(client))
+    async with connected({"toolboxes": {"b": box, "ä a": box}}) as client:
+        tools = await listed(client)
+    keys = ("name", "description", "inputSchema")  # what clients send to a model
+    told = [{key: each[key] for key in keys} for each in tools]
     name = told[0]["inputSchema"]["properties"]["toolbox_name"]
-    assert name.pop("enum", []) == names
+    assert name.pop("enum") == ["b", "ä a"]
     # 170 tokens: o200k makes 145 of 606 bytes of these texts, and more than four bytes
     # to a token of any like them.
-    assert compact(told) <= 170 * 4
+    assert len(json.dumps(told, separators=(",", ":"))) <= 170 * 4
 
 
 # === Environment and secrets ==========================================================
@@ -1214,7 +1118,7 @@ async def test_the_tools_name_the_toolboxes_and_cost_little(names: list[str]) ->
 async def test_a_referenced_variable_reaches_only_the_servers_that_set_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("TOKEN", "ARG", "OFF", "PLAIN", "NOTE"):
+    for name in ("TOKEN", "ARG", "OFF", "NOTE"):
         monkeypatch.setenv(f"WB_{name}", name)
     config = configuration(
         named=entry("environment", env={"WB_TOKEN": "${WB_TOKEN}"}),
@@ -1229,8 +1133,8 @@ async def test_a_referenced_variable_reaches_only_the_servers_that_set_it(
         for server in ("named", "renamed", "argument", "none"):
             variables = json.loads(text(await use(client, server, "get")))
             assert variables.keys() >= {"HOME", "PATH"}
-            seen[server] = {name for name in variables if name.startswith("WB_")}
-            seen[server] -= {"WB_PLAIN", "WB_NOTE"}  # are seen by all
+            names = {name for name in variables if name.startswith("WB_")}
+            seen[server] = names - {"WB_NOTE"}  # which all see
     own: dict[str, set[str]] = {"named": {"WB_TOKEN"}, "renamed": {"WB_OTHER"}}
     assert seen == {**own, "argument": set(), "none": set()}
 
@@ -1240,24 +1144,12 @@ KEY = "---BEGIN---\nMIIEpAIBAAKC\\ä\n---END---"
 LITERALS = ["env-0123456", "header-0123", "query-01234", "user-012345", "pass-012345"]
 
 
-@asynccontextmanager
-async def logged_process(
-    folder: Path, *arguments: str, **env: str
-) -> AsyncIterator[Client]:
-    """A client of a workbench process, whose log is the file `stderr` in its folder."""
-    parameters = StdioServerParameters(
-        command=sys.executable,
-        args=[workbench.__file__, *arguments],
-        env={**os.environ, **env},
-        cwd=folder,
-    )
-    with (folder / "stderr").open("w") as errlog:
-        async with Client(stdio_client(parameters, errlog=errlog)) as client:
-            yield client
-
-
-async def test_no_secret_is_logged_or_answered(tmp_path: Path) -> None:
-    words = ("${WB_TOKEN}", "${WB_KEY}", *LITERALS)
+async def test_no_secret_is_logged_or_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WB_TOKEN", TOKEN)
+    monkeypatch.setenv("WB_KEY", KEY)
+    words = ("${WB_TOKEN}", "${WB_KEY}", *LITERALS, "Grüße")
     value, header, query, user, password = LITERALS
     url = f"http://{user}:{password}@127.0.0.1:1/mcp?"
     config = configuration(
@@ -1268,22 +1160,20 @@ async def test_no_secret_is_logged_or_answered(tmp_path: Path) -> None:
         http={"url": url + "a=${WB_TOKEN}", "headers": {"A": "Bearer ${WB_TOKEN}"}},
         sse={"url": url + query, "type": "sse", "headers": {"A": f"Bearer {header}"}},
     )
-    arguments = command(config, tmp_path, "--verbose")[2:]
-    env = {"WB_TOKEN": TOKEN, "WB_KEY": KEY}
-    async with logged_process(tmp_path, *arguments, **env) as client:
+    async with connected_process(config, tmp_path) as client:
         answer = await open_box(client)
         failed = answer["servers_failed"]
         errors = [text(await use(client, server, "die")) for server in failed]
         errors.append(text(await use(client, "call", "die")))
     assert failed.keys() == {"start", "command", "cwd", "http", "sse"}
     stderr = (tmp_path / "stderr").read_text()
-    assert f"[box/start] ***{' ***' * len(LITERALS)}\n" in stderr
+    assert f"[box/start] ***{' ***' * len(LITERALS)} Grüße\n" in stderr
     masked = [failed["start"], failed["command"], failed["cwd"], errors[-1]]
     assert all("***" in reason for reason in masked)
     everything = "\n".join([stderr, json.dumps(answer), *errors])
     secrets = [TOKEN[:6], "BEGIN", "MIIE", "END", *LITERALS]
     assert [secret for secret in secrets if secret in everything] == []
-    assert f"Serving box from {arguments[0]}" in stderr.splitlines()[0]
+    assert f"Serving box from {tmp_path}" in stderr.splitlines()[0]
     assert re.search("DEBUG .*box/call.*: .*die", stderr)  # the names of its tools
 
 
@@ -1303,179 +1193,127 @@ def test_only_what_may_be_secret_is_masked(tmp_path: Path) -> None:
 Capture = pytest.CaptureFixture[str]
 
 
-def on_a_terminal(arguments: list[str], **env: str) -> list[str]:
-    """The lines that a process shows on a terminal, where stdout and stderr meet."""
-    ours, its = pty.openpty()
-    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": its, "stderr": its}
-    env = {**os.environ, **env}
-    subprocess.run(arguments, env=env, timeout=60, check=False, **pipes)
-    os.close(its)
-    shown = b""
-    with contextlib.suppress(OSError), open(ours, "rb", buffering=0) as terminal:
-        while chunk := terminal.read(4096):  # fails at the end
-            shown += chunk
-    return shown.decode().splitlines()
-
-
 def test_a_bad_configuration_ends_the_program(tmp_path: Path, capsys: Capture) -> None:
-    config = configuration(s=entry("plain", "${UNSET_}"), u={})
-    [path, *_] = arguments = command(config, tmp_path, "--check")[2:]
+    [path, *_] = arguments = command(configuration(s={}, u={}), tmp_path, "--check")[2:]
     assert workbench.main(arguments) == 1
-    stdout, stderr = capsys.readouterr()
-    servers = "toolboxes.box.mcpServers"
-    places = [line.partition(": ")[0] for line in stderr.splitlines()]
-    assert places == [f"{path}:", f"{servers}.s.args[3]", f"{servers}.u"]
-    assert (stdout, stderr.count(path)) == ("", 1)
+    places = [line.partition(": ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert places == [f"{path}:", *(f"toolboxes.box.mcpServers.{s}" for s in "su")]
 
 
 async def test_the_demo_is_served_and_says_what_it_is(tmp_path: Path) -> None:
-    async with logged_process(tmp_path, WORKBENCH_CONFIG="") as client:
-        arguments = {"toolbox_name": "demo", "tool_name": "demo__toolbox__echo"}
-        call = {**arguments, "arguments": {"text": "Hi."}}
-        assert text(await client.call_tool("use_tool", call)) == "Hi."
-        told = client.instructions or ""
+    start: Any = {"command": sys.executable, "args": [workbench.__file__]}
+    parameters = StdioServerParameters(**start, cwd=tmp_path)
+    with (tmp_path / "stderr").open("w") as log:
+        async with Client(stdio_client(parameters, errlog=log)) as client:
+            arguments = {"toolbox_name": "demo", "tool_name": "demo__toolbox__echo"}
+            call = {**arguments, "arguments": {"text": "Hi."}}
+            assert text(await client.call_tool("use_tool", call)) == "Hi."
+            told = client.instructions or ""
     assert "demo (1 server)" in told
-    [line, *_] = (tmp_path / "stderr").read_text().splitlines()
-    for note in (told.splitlines()[-1], line):
+    for note in (told.splitlines()[-1], (tmp_path / "stderr").read_text()):
         assert "demo" in note and "argument" in note and "WORKBENCH_CONFIG" in note
 
 
-async def test_a_path_that_is_no_text_can_be_sent(tmp_path: Path) -> None:
-    path = tmp_path / os.fsdecode(b"of-\xff-bytes.json")
-    path.write_text('{"toolboxes": {}}')
-    async with logged_process(tmp_path, str(path)) as client:
+async def test_no_toolbox_from_a_path_that_is_no_text_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"of-\xff-bytes")
+    folder.mkdir()
+    async with connected_process({"toolboxes": {}}, folder) as client:
+        [opening, _] = await listed(client)
         instructions = client.instructions or ""
-    [line] = (tmp_path / "stderr").read_text().splitlines()
-    assert re.search("INFO .*of-.*-bytes.json", line)
-    assert re.match("No toolboxes configured.*'toolboxes'.*-bytes.json", instructions)
+    assert "INFO Serving no toolboxes from /" in (folder / "stderr").read_text()
+    assert re.match("No toolboxes configured.*'toolboxes'.*-bytes/", instructions)
+    assert "enum" not in opening["inputSchema"]["properties"]["toolbox_name"]
 
 
 def test_an_older_python_gets_a_sentence() -> None:
-    run = functools.partial(subprocess.run, capture_output=True, check=False)
-    pythons = [*map(str, Path.home().glob(".pyenv/versions/3.10.*/bin/python"))]
-    pythons += filter(None, [shutil.which("python3.10")])
-    pythons = [each for each in pythons if run([each, "-c", ""]).returncode == 0]
-    if not pythons:
+    found = Path.home().glob(".pyenv/versions/3.10.*/bin/python")
+    python = next(found, None) or shutil.which("python3.10")
+    if python is None:
         pytest.skip("needs a Python 3.10")
-    process = run([pythons[0], workbench.__file__, "--version"], encoding="utf-8")
-    [line] = process.stderr.splitlines()
-    assert "Python 3.11 or newer" in line and "3.10." in line
+    arguments = [python, workbench.__file__, "--version"]
+    process = subprocess.run(arguments, capture_output=True, check=False)
+    assert re.fullmatch(rb".*Python 3\.11 or newer.* 3\.10\..*\n", process.stderr)
     assert process.returncode == 1
 
 
 def test_check_prints_each_server_as_it_settles(tmp_path: Path) -> None:
     gate, starts = tmp_path / "gate", tmp_path / "starts"
-    code = f"open({str(starts)!r}, 'a').write('x'); exit(3)"
+    code = f"open({str(starts)!r}, 'a').write('x'); exit('last words')"
     config = configuration(
         slow=entry("noted", tmp_path / "slow", gate),
         bad={"command": sys.executable, "args": ["-c", code]},
-        s=entry("plain"),
+        s=entry("tools_named", "a", toolFilters=["a", "no_*"], colour="red"),
     )
     arguments = command(config, tmp_path, "--check")
     env = {**os.environ, "PYTHONUNBUFFERED": ""}
-    pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "encoding": "utf-8"}
-    with subprocess.Popen(arguments, env=env, **pipe) as process:
+    pipes: dict[str, Any] = {"stdout": PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(arguments, env=env, encoding="utf-8", **pipes) as process:
         assert process.stdout is not None
         end = threading.Timer(60, process.kill)
         end.start()
-        bad, good = sorted(process.stdout.readline() for _ in range(2))
+        lines = [process.stdout.readline() for _ in range(4)]
         gate.touch()
-        slow, *_ = process.stdout.readlines()
+        slow, _ = process.stdout.readlines()
         end.cancel()
-    assert re.fullmatch(r"box/bad +FAILED +\d+\.\d s +.*status 3.*\n", bad)
-    assert re.fullmatch(r"box/s +ok +\d+\.\d s +2 tools .*\n", good)
+    unknown, unmatched, bad, good = sorted(lines, key=lambda x: ("WARN" not in x, x))
+    assert "box.mcpServers.s.colour" in unknown and "no_*" in unmatched
+    assert re.fullmatch(r"box/bad +FAILED +\d+\.\d s +.*status 1.*last words\n", bad)
+    assert re.fullmatch(r"box/s +ok +\d+\.\d s +1 tool .*\n", good)
     assert re.match(r"box/slow +ok .*4 tools", slow)
     assert (process.returncode, starts.read_text()) == (1, "x")
 
 
-def test_check_shows_a_whole_table_on_a_terminal(tmp_path: Path) -> None:
-    config = configuration(
-        bad=entry("scripted", "sys.exit('last words')"),
-        s=entry("tools_named", "a", toolFilters=["a", "no_*"], colour="red"),
-    )
-    arguments = command(config, tmp_path, "--check")
-    coloured = "\n".join(on_a_terminal(arguments, NO_COLOR=""))
-    assert sorted(re.findall("\033\\[3\\dm(FAILED|ok)", coloured)) == ["FAILED", "ok"]
-    plain = on_a_terminal(arguments, NO_COLOR="1")
-    unknown, unmatched = [line for line in plain if " WARNING " in line]
-    assert "box.mcpServers.s.colour" in unknown and "no_*" in unmatched
-    failed, good, _ = sorted({*plain} - {unknown, unmatched}, key=str.swapcase)
-    assert re.fullmatch("box/bad +FAILED .*last words", failed)
-    assert re.fullmatch("box/s +ok .* 1 tool .*", good)
-
-
-def sizes(line: str) -> list[int]:
-    """The numbers of bytes in a line of `--check`."""
-    return [int(n.replace(",", "")) for n in re.findall("([0-9,]+) bytes", line)]
-
-
-COSTLY = """
-hello = {**initialized(), "instructions": "i" * 500}
-serve_raw(tool(description=%r * 1000, title="t" * 99), initialize=lambda _: hello)"""
-
-
-async def test_check_tells_what_servers_cost_a_model(capsys: Capture) -> None:
-    described = {"under": "ä" * 48, "over": "d" * 51}
-    [box] = one_server(command="x")["toolboxes"].values()
-    toolboxes = {
-        name: {**box, "mcpServers": {"s": entry("scripted", COSTLY % text)}}
-        for name, text in described.items()
-    }
+async def test_check_tells_what_servers_cost_a_model(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = "lambda _: {**initialized(), 'instructions': 'i' * 500}"
+    toolboxes = {}
+    for name, described in {"over": "'d' * 51_000", "under": "'ä' * 48_000"}.items():
+        costly = f"tool(description={described}, title='t' * 99), initialize={told}"
+        server = entry("scripted", f"serve_raw({costly})")
+        toolboxes[name] = {"description": "d", "mcpServers": {"s": server}}
     config = workbench.parse_config({"toolboxes": toolboxes}, os.environ)
-    assert await workbench.check(config) == 0
-    *servers, context, large = capsys.readouterr().out.splitlines()
-    async with Client(workbench.create_server(config), mode="legacy") as client:
-        own = compact([*natively(await listed(client)), client.instructions])
-        arguments = [{"toolbox_name": name} for name in described]
-        opened = [text(await client.call_tool("open_toolbox", a)) for a in arguments]
-    answers = map(json.loads, opened)
-    costs = [compact([each["tools"], each["instructions"]]) for each in answers]
-    shown = [sizes(line)[0] for line in sorted(servers, reverse=True)]
-    assert shown == pytest.approx(costs, abs=50)
-    tools = [tool(description=text * 1000) for text in described.values()]
-    assert sizes(context) == pytest.approx([own, compact(tools)], abs=50)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for no_color in ("1", ""):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        assert await workbench.check(config) == 0
+        *servers, context, large = capsys.readouterr().out.splitlines()
+        assert ["\033[32mok" in line for line in servers] == [not no_color] * 2
+    lines = "\n".join([*sorted(servers), context]).replace(",", "")
+    over, under, own, native = map(int, re.findall("([0-9]+) bytes", lines))
+    assert [over, under] == pytest.approx([51_620, 96_620], abs=50)
+    assert native == pytest.approx(147_120, abs=50) and 600 < own < 1_200
     assert "'over'" in large and "'under'" not in large
 
 
+IMAGE = {"type": "image", "data": "AA==", "mimeType": "image/png"}
+IMAGE_RESULT = json.dumps({"content": [IMAGE], "isError": False}, indent=2)
 CALLS = [  # of a tool, its arguments; status, stdout, and what stderr tells
     ("box__s__texts", "{}", 0, "a é\nb\n", ""),
     ("box__s__echo", '{"a": 1}', 0, '{"name": "echo", "arguments": {"a": 1}}\n', ""),
+    ("box__s__image", "{}", 0, f"{IMAGE_RESULT}\n", ""),
     ("box__s__refusal", "{}", 1, "no\n", ""),
-    ("box__odd__echo", "{}", 1, "odd\n", ""),
     ("no__s__x", "{}", 1, "", "Toolbox 'no' not found. Available toolboxes: box"),
-    ("box__no__x", "{}", 1, "", "'no'"),
-    ("box__s__ech", "{}", 1, "", "box__s__echo"),
     ("box__s__echo", "{", 1, "", "JSON"),
     ("box__s__echo", "[1]", 1, "", "object"),
 ]
 
 
 async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
-    odd = 'serve_raw(tool(), tools_call=lambda _: text_result("odd", isError="true"))'
-    data = configuration(s=entry("shapes"), odd=entry("scripted", odd))
+    data = configuration(s=entry("shapes"))
     config, failed = workbench.parse_config(data, os.environ), []
     for name, arguments, status, stdout, why in CALLS:
         found = await workbench.call(config, name, arguments), *capsys.readouterr()
         if found[:2] != (status, stdout) or why not in found[2]:
             failed.append((name, arguments, *found))
     assert failed == []
-    assert await workbench.call(config, "box__s__image", "{}") == 0
-    image = {"type": "image", "data": "AA==", "mimeType": "image/png"}
-    result = {"content": [image], "isError": False}
-    assert json.loads(capsys.readouterr().out) == result
 
 
-def test_call_works_with_and_without_a_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("WORKBENCH_CONFIG", raising=False)
-    call = ["--call", "box__s__echo", '{"a": 1}']
-    program = command(configuration(s=entry("plain")), tmp_path, *call)
-    without = [part for part in program if not part.endswith("workbench-config.json")]
-    for arguments in (program, without):  # it is found in the folder all the same
-        pipes: dict[str, Any] = {"capture_output": True, "encoding": "utf-8"}
-        process = subprocess.run(arguments, cwd=tmp_path, check=False, **pipes)
-        assert (process.returncode, process.stdout) == (0, '{"a": 1}\n')
+def test_call_works_without_a_path(tmp_path: Path) -> None:
+    program, file, _ = command(configuration(s=entry("plain")), tmp_path)
+    arguments = [program, file, "--call", "box__s__echo", '{"a": 1}']
+    place: Any = {"cwd": tmp_path, "env": {**os.environ, "WORKBENCH_CONFIG": ""}}
+    assert subprocess.check_output(arguments, **place) == b'{"a": 1}\n'
 
 
 BAD_OPTIONS = ["--nonsense", "--call", "--call a b c", "--check --call a", "a b"]
@@ -1484,13 +1322,9 @@ BAD_OPTIONS += ["--call NAME FILE", "--call FILE NAME", "--call NAME {} FILE"]
 
 
 @pytest.mark.parametrize("options", BAD_OPTIONS)
-def test_options_that_do_not_fit_end_with_status_2(
-    options: str, tmp_path: Path, capsys: Capture
-) -> None:
-    file = tmp_path / "c.json"
-    file.write_text('{"toolboxes": {}}')
+def test_unfit_options_end_with_status_2(options: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit) as end:
-        workbench.main(options.replace("FILE", str(file)).split())
+        workbench.main(options.replace("FILE", workbench.__file__).split())
     told = "CONFIG goes before --call" in " ".join(capsys.readouterr().err.split())
     assert (end.value.code, told or "FILE" not in options) == (2, True)
 
@@ -2779,6 +2613,7 @@ UNANSWERED = {**ELICIT, "params": {**FORM, "_meta": {"answer": "never"}}}
 ACCEPTED = {"action": "accept", "content": {"name": "Ada"}}
 PARIS = {"type": "text", "text": "Paris"}
 SAMPLED = {"role": "assistant", "model": "m", "content": PARIS, "stopReason": "end"}
+ODD = {"content": [PARIS], "structuredContent": [1, None]}
 ROOTS = {"roots": [{"uri": "file:///a", "name": "A"}, {"uri": "file:///b"}]}
 ROUND = {"inputRequests": {"who": ELICIT, "where": {"method": "roots/list"}}}
 LOGS = [
@@ -2832,26 +2667,27 @@ class Ear:
 
 @dataclass
 class Peer:
-    """A server as a client sees it: directly or, with a name, in the box `box`."""
+    """The server `name` in the box `box` as a client of the workbench sees it."""
 
     client: Client
     ear: Ear
-    name: str | None = None
+    name: str
 
     async def call(self, tool: str, arguments: Any = None, **params: Any) -> Any:
-        """The wire result of a tool call, or `{"error": ...}` with the wire error."""
-        params |= {"name": tool, "arguments": arguments or {}}
-        if self.name is not None:
-            full_name = f"box__{self.name}__{tool}"
-            given = {"toolbox_name": "box", "tool_name": full_name}
-            given["arguments"] = params["arguments"]
-            params |= {"name": "use_tool", "arguments": given}
+        """The wire result, without what is in all of 2026-07-28, or `{"error": ...}`."""
+        given = {"toolbox_name": "box", "tool_name": f"box__{self.name}__{tool}"}
+        params |= {"name": "use_tool", "arguments": given}
+        params["arguments"]["arguments"] = arguments or {}
         request = types.Request[Any, str](method="tools/call", params=params)
         kind: Any = TypeAdapter(dict[str, Any])
         try:
-            return await self.client.session.send_request(request, kind)
+            result = await self.client.session.send_request(request, kind)
         except MCPError as error:
             return {"error": dumped(error.error)}
+        meta = result.pop("_meta", {})
+        meta.pop(f"{RESERVED}serverInfo", None)
+        result.pop("resultType", None)
+        return result | ({"_meta": meta} if meta else {})
 
     async def answer(self, tool: str, arguments: Any = None, **options: Any) -> Any:
         """The JSON that is the text of a tool's result."""
@@ -2860,76 +2696,29 @@ class Peer:
 
 
 @asynccontextmanager
-async def direct_peer(server: Any, mode: str, ear: Ear) -> AsyncIterator[Peer]:
-    parameters = StdioServerParameters(**server, env=dict(os.environ))
-    async with Client(parameters, mode=mode, **ear.callbacks) as client:
-        yield Peer(client, ear)
-
-
-@asynccontextmanager
 async def box_peer(
     mode: str, ear: Ear, folder: Path | None = None, **servers: Any
 ) -> AsyncIterator[Peer]:
     """The first of these servers in a workbench: in this process or its own."""
-    config, name = configuration(**servers), next(iter(servers))
-    started = connected(config, mode, **ear.callbacks)
+    connect: Any = connected
     if folder is not None:
-        started = connected_process(config, folder, mode, **ear.callbacks)
-    async with started as client:
-        yield Peer(client, ear, name)
+        connect = functools.partial(connected_process, folder=folder)
+    async with connect(configuration(**servers), mode=mode, **ear.callbacks) as client:
+        yield Peer(client, ear, next(iter(servers)))
 
 
-OWN_SERVERS = {
-    "both": entry("eras", f"{OLDER} {MODERN}"),
-    "older": entry("eras", OLDER),
-    "modern": entry("eras", MODERN, types.UNSUPPORTED_PROTOCOL_VERSION),
-    "modern2": entry("eras", MODERN, types.METHOD_NOT_FOUND),
-}
+BOTH, OLDER_ONE = entry("eras", f"{OLDER} {MODERN}"), entry("eras", OLDER)
+OWN_SERVERS = {"both": BOTH, "older": OLDER_ONE, "modern": entry("eras", MODERN)}
 # A client's mode and a server's eras: the last two pairs have to be bridged.
 PAIRS = LEGACY, AUTO, _, _ = "legacy both", "auto both", "legacy modern", "auto older"
-Run = Callable[[Peer], Awaitable[Any]]
-SCENARIOS: list[tuple[Any, str, Run, Any]] = []  # pairs, title, what is done and seen
+STEPS: list[tuple[Any, ...]] = []  # pairs, a call, its result, what is heard
 
 
 def step(
     pairs: Any, tool: str, given: Any, result: Any, *heard: Any, **more: Any
 ) -> None:
-    """A scenario of one call: its result, and what the client heard meanwhile."""
-
-    async def run(peer: Peer) -> Any:
-        peer.ear.heard.clear()
-        answer = await peer.call(tool, given, **more)
-        meta = answer.pop("_meta", {})
-        meta.pop(f"{RESERVED}serverInfo", None)  # 2026-07-28 adds these two
-        if answer.get("resultType") == "complete":
-            del answer["resultType"]
-        return answer | ({"_meta": meta} if meta else {}), list(peer.ear.heard)
-
-    title = f"{tool} {json.dumps(given)} {more}"[:200]
-    SCENARIOS.append((pairs, title, run, (result, [*heard])))
-
-
-def register_results() -> None:
-    noted = {"annotations": {"audience": ["user"], "priority": 0.5}, "_meta": {"k": 1}}
-    image = {"type": "image", "data": "aQ==", "mimeType": "image/png", **noted}
-    structured: Any = {"structuredContent": {"y": None, "list": [1.5, {"é": {}}]}}
-    meta = {"_meta": {"com.example/a": {"b": [1]}, "c": "d"}}
-    full: Any = {"content": [PARIS, image], "isError": False, **structured, **meta}
-    odd = {"content": [PARIS], "structuredContent": [1, None]}
-    results: list[Any] = [full, {"content": [], "isError": True}, {"content": []}]
-    for result in results:
-        step(PAIRS, "result", result, result)
-    step([AUTO], "result", odd, odd)
-    url, lacking = (
-        types.URL_ELICITATION_REQUIRED,
-        types.MISSING_REQUIRED_CLIENT_CAPABILITY,
-    )
-    for code in (url, lacking):
-        error = {"code": code, "message": "No", "data": {"elicitations": [SIGN_IN]}}
-        step(PAIRS, "error", error, {"error": error})
-    error = {"code": -32602, "message": "Unknown", "data": {"a": [1]}}
-    for retry in ({"requestState": "s"}, {"inputResponses": {"a": ROOTS}}):
-        step([AUTO], "error", error, {"error": error}, **retry)
+    """Register a call: its result, and what the client hears meanwhile."""
+    STEPS.append((pairs, tool, given, more, result, [*heard]))
 
 
 def progress(label: str, **token: Any) -> list[dict[str, Any]]:
@@ -2939,12 +2728,19 @@ def progress(label: str, **token: Any) -> list[dict[str, Any]]:
     return [{"method": method, "params": {**total, **each}} for each in params]
 
 
-def register_messages() -> None:
+def register_results_and_messages() -> None:
+    structured: Any = {"structuredContent": {"y": None, "list": [1.5, {"é": {}}]}}
+    meta = {"_meta": {"com.example/a": {"b": [1]}, "c": "d"}}
+    full: Any = {"content": [PARIS], "isError": False, **structured, **meta}
+    step(PAIRS, "result", full, full)
+    step([AUTO], "result", ODD, ODD)
+    error = {"code": -32602, "message": "Unknown", "data": {"a": [1]}}
+    for retry in ({"requestState": "s"}, {"inputResponses": {"a": ROOTS}}):
+        step([AUTO], "error", error, {"error": error}, **retry)
     done, steps = json_result(None), {"messages": progress("step")}
     for token in ("mine", 0):
-        meta = {"progressToken": token}
-        step(PAIRS, "say", steps, done, *progress("step", **meta), _meta=meta)
-    step(PAIRS, "say", steps, done)  # nobody has asked for it
+        asking: Any = {"progressToken": token}
+        step(PAIRS, "say", steps, done, *progress("step", **asking), _meta=asking)
     end = {"elicitationId": "e1"}
     messages = [*LOGS, {"method": "notifications/elicitation/complete", "params": end}]
     step([LEGACY], "say", {"messages": messages}, done, *messages)
@@ -2954,14 +2750,13 @@ def register_messages() -> None:
 def register_requests() -> None:
     asked = {"messages": [{"role": "user", "content": PARIS}], "maxTokens": 9}
     asked |= {"temperature": 0.5, "metadata": {"k": 1}, "stopSequences": ["."]}
-    with_tools = {**asked, "tools": [tool("t")], "toolChoice": {"mode": "required"}}
+    asked |= {"tools": [tool("t")], "toolChoice": {"mode": "required"}}
     used = {"type": "tool_use", "id": "1", "name": "t", "input": {"a": [1, None]}}
     error = {"code": -7, "message": "Asleep", "data": {"why": 1}}
     for method, params, *answers in (
-        ("elicitation/create", FORM, ACCEPTED, {"action": "cancel"}, error),
-        ("elicitation/create", SIGN_IN, {"action": "accept"}, {"action": "decline"}),
-        ("sampling/createMessage", asked, SAMPLED, error),
-        ("sampling/createMessage", with_tools, {**SAMPLED, "content": [used]}),
+        ("elicitation/create", FORM, ACCEPTED, error),
+        ("elicitation/create", SIGN_IN, {"action": "decline"}),
+        ("sampling/createMessage", asked, SAMPLED, {**SAMPLED, "content": [used]}),
         ("roots/list", {}, ROOTS, error),
     ):
         for answer in answers:
@@ -2970,137 +2765,115 @@ def register_requests() -> None:
             step([LEGACY], "ask", request, json_result(answer), heard)
 
 
-async def many_rounds_of_input(peer: Peer) -> Any:
-    given: Any = {"rounds": [ROUND, {}, {}, ROUND]}
-    if peer.name is None:
-        return json.loads(text(await peer.client.call_tool("rounds", given)))
-    return json.loads(text(await use(peer.client, peer.name, "rounds", given)))
+register_results_and_messages()
+register_requests()
 
 
-BOTH_HEARD = [[f"{label} {n}" for n in range(1, 101)] for label in "ab"]
+async def test_what_a_server_sends_reaches_the_client_as_it_is(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    wrong: list[Any] = []
+
+    async def observe(pair: str) -> None:
+        mode, server = pair.split()
+        folder = tmp_path_factory.mktemp(mode)
+        async with box_peer(mode, Ear(), folder, a=OWN_SERVERS[server]) as peer:
+            for pairs, tool, given, more, *expected in STEPS:
+                if pair in pairs:
+                    peer.ear.heard, result = [], None
+                    with anyio.move_on_after(30):
+                        result = await peer.call(tool, given, **more)
+                    if [result, peer.ear.heard] != expected:
+                        wrong.append((pair, tool, given, more, result, peer.ear.heard))
+
+    async with anyio.create_task_group() as tasks:
+        for pair in PAIRS:
+            tasks.start_soon(observe, pair)
+    assert wrong == []
 
 
-async def the_progress_of_two_calls_at_once(peer: Peer) -> Any:
+async def test_a_client_of_2026_is_asked_in_rounds() -> None:
+    given, config = {"rounds": [ROUND, {}, {}, ROUND]}, configuration(a=BOTH)
+    async with connected(config, "auto", **Ear().callbacks) as client:
+        responses = json.loads(text(await use(client, "a", "rounds", given)))
+    assert responses == {"who": ACCEPTED, "where": ROOTS}
+
+
+@ERAS
+async def test_progress_comes_under_the_token_of_its_own_call(
+    mode: str, tmp_path: Path
+) -> None:
     async def call(label: str) -> None:
         given = {"messages": progress(label), "calls": 2}
         await peer.call("say", given, _meta={"progressToken": label})
 
-    peer.ear.heard.clear()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(call, "a")
-        tasks.start_soon(call, "b")
+    async with box_peer(mode, Ear(), tmp_path, a=BOTH) as peer:
+        with anyio.fail_after(30):
+            await asyncio.gather(call("a"), call("b"))
     heard = [each["params"] for each in peer.ear.heard]
-    return [[e["message"] for e in heard if e["progressToken"] == n] for n in "ab"]
+    for label in "ab":
+        told = [each["message"] for each in heard if each["progressToken"] == label]
+        assert told == [f"{label} {n}" for n in range(1, 101)]
 
 
-async def a_hundred_calls_cancelled_at_random_moments(peer: Peer) -> Any:
+@ERAS
+async def test_calls_cancelled_at_random_moments_leave_nothing_behind(
+    mode: str, tmp_path: Path
+) -> None:
     moments = random.Random(4)
 
     async def call(number: int) -> None:
-        message = {"method": "notifications/progress", "params": {"progress": number}}
-        given = {"number": number, "messages": [message]}
         with anyio.move_on_after(moments.uniform(0, 0.3)):
-            await peer.call("wait", given, _meta={"progressToken": number})
+            await peer.call("wait", {"number": number})
 
-    peer.ear.heard.clear()
-    while not peer.ear.heard:
-        async with anyio.create_task_group() as tasks:
-            for number in range(100):
-                tasks.start_soon(call, number)
-    known = {each["params"]["progress"] for each in peer.ear.heard}
-    tally = {"started": [0], "cancelled": []}
-    while tally["started"] != tally["cancelled"]:
-        tally = await peer.answer("tally")
-    return known <= set(tally["cancelled"])
-
-
-async def a_result_while_a_request_waits_for_its_end(peer: Peer) -> Any:
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(peer.call, "ask", UNANSWERED)
-        await peer.ear.asked.wait()
-        result = await peer.call("result", {"content": [PARIS]})
-        tasks.cancel_scope.cancel()
-    await peer.ear.withdrawn.wait()
-    return result["content"]
+    folder = tmp_path if mode == "auto" else None  # in memory no cancelling is sent
+    async with box_peer(mode, Ear(), folder, a=BOTH) as peer:
+        await open_box(peer.client)
+        before, seen = len(asyncio.all_tasks()), await peer.answer("seen")
+        with anyio.fail_after(30):
+            while not seen["started"]:
+                await asyncio.gather(*map(call, range(100)))
+                seen = await peer.answer("seen")
+            while sorted(seen["started"]) != sorted(seen["cancelled"]):
+                seen = await peer.answer("seen")
+            await until(lambda: len(asyncio.all_tasks()) <= before)
 
 
-register_results()
-register_messages()
-register_requests()
-SCENARIOS += [
-    (
-        [AUTO],
-        "rounds of input",
-        many_rounds_of_input,
-        {"who": ACCEPTED, "where": ROOTS},
-    ),
-    ([LEGACY, AUTO], "progress of two", the_progress_of_two_calls_at_once, BOTH_HEARD),
-    ([LEGACY, AUTO], "cancelled", a_hundred_calls_cancelled_at_random_moments, True),
-    ([LEGACY], "unanswered", a_result_while_a_request_waits_for_its_end, [PARIS]),
-]
+async def test_a_call_is_answered_while_a_request_waits_for_its_end() -> None:
+    async with box_peer("legacy", Ear(), a=BOTH) as peer:
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(peer.call, "ask", UNANSWERED)
+                await peer.ear.asked.wait()
+                result = await peer.call("result", {"content": [PARIS]})
+                tasks.cancel_scope.cancel()
+            await peer.ear.withdrawn.wait()
+    assert result == {"content": [PARIS]}
 
 
-async def test_a_client_sees_the_same_of_a_server_and_of_the_workbench_before_it(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    wrong: dict[tuple[str, str, str], Any] = {}
-
-    async def observe(pair: str, way: str, peers: Any) -> None:
-        async with peers as peer:
-            for pairs, title, run, expected in SCENARIOS:
-                if pair in pairs:
-                    try:
-                        with anyio.fail_after(30):
-                            seen = await run(peer)
-                    except (LookupError, MCPError, TimeoutError, TypeError) as error:
-                        seen = repr(error)
-                    if seen != expected:
-                        wrong[pair, way, title] = seen
-
-    async with anyio.create_task_group() as tasks:
-        for pair in PAIRS:
-            mode, name = pair.split()
-            server, folder = OWN_SERVERS[name], tmp_path_factory.mktemp(mode)
-            through = box_peer(mode, Ear(), folder, a=server)
-            tasks.start_soon(observe, pair, "through", through)
-            if name == "both":
-                direct = direct_peer(server, mode, Ear())
-                tasks.start_soon(observe, pair, "direct", direct)
-    assert wrong == {}
-
-
-ERAS_OF_CALLS = {
-    OLDER: ["legacy both", "auto older"],
-    MODERN: ["auto both", "auto modern2", "legacy modern", "legacy modern2"],
-}
-
-
-@pytest.mark.parametrize("era", ERAS_OF_CALLS)
-async def test_the_server_is_called_in_the_era_of_the_client_if_it_knows_it(
-    era: str,
-) -> None:
+@pytest.mark.parametrize("pair", PAIRS)
+async def test_a_server_is_called_in_its_clients_era_if_it_can(pair: str) -> None:
     own = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "a.b/c": {"x": [None]}}
     foreign = {f"{RESERVED}logLevel": "debug", f"{RESERVED}x": 1, "progressToken": "me"}
+    mode, server = pair.split()
+    async with box_peer(mode, Ear(), a=OWN_SERVERS[server]) as peer:
+        seen = await peer.answer("seen", _meta={**own, **foreign})
+    era, meta = OLDER if pair in (LEGACY, "auto older") else MODERN, seen["_meta"]
+    assert (seen["era"], meta.pop("progressToken") != "me") == (era, True)
+    assert {key: meta.pop(key, None) for key in own} == own
     names = ("clientCapabilities", "clientInfo", "protocolVersion")
     hop = [f"{RESERVED}{name}" for name in names] if era == MODERN else []
-    for mode, server in map(str.split, ERAS_OF_CALLS[era]):
-        async with box_peer(mode, Ear(), a=OWN_SERVERS[server]) as peer:
-            seen = await peer.answer("seen", _meta={**own, **foreign})
-        meta = seen["_meta"]
-        assert (seen["era"], meta.pop("progressToken") != "me") == (era, True)
-        assert {key: meta.pop(key, None) for key in own} == own
-        assert sorted(meta) == hop  # what belongs to one hop is not passed on
+    assert sorted(meta) == hop  # what belongs to one hop is not passed on
 
 
 async def test_what_the_eras_cannot_bridge_is_an_error_at_once() -> None:
-    odd = {"content": [PARIS], "structuredContent": [1, None]}
     async with box_peer("legacy", Ear(), a=OWN_SERVERS["modern"]) as peer:
-        assert await peer.call("result", odd) == {"content": [PARIS]}
+        assert await peer.call("result", ODD) == {"content": [PARIS]}
         asked = await peer.call("rounds", {"rounds": [ROUND]})
         assert asked["isError"] and MODERN in asked["content"][0]["text"]
         spoilt = await peer.call("result", {"content": 5})
         assert spoilt["isError"] and ": content" in spoilt["content"][0]["text"]
-    async with box_peer("auto", Ear(), a=OWN_SERVERS["older"]) as peer:
+    async with box_peer("auto", Ear(), a=OLDER_ONE) as peer:
         assert "code" in await peer.answer("ask", ELICIT)
 
 
@@ -3110,7 +2883,6 @@ OFFERS: dict[tuple[str, str], Any] = {
     ("legacy", "elicitation"): {"elicitation": {"form": {}, "url": {}}},
     ("legacy", "sampling_callback"): {"sampling": {}},
     ("legacy", "sampling"): {"sampling": {"tools": {}}},
-    ("auto", "nothing"): {},
     ("auto", "sampling"): {"sampling": {"tools": {}}},
 }
 
@@ -3118,7 +2890,7 @@ OFFERS: dict[tuple[str, str], Any] = {
 async def test_a_server_is_offered_what_the_client_declared() -> None:
     offers = {}
     for mode, able in OFFERS:
-        async with box_peer(mode, Ear(able), a=OWN_SERVERS["both"]) as peer:
+        async with box_peer(mode, Ear(able), a=BOTH) as peer:
             seen = await peer.answer("seen")
         offers[mode, able] = {**seen, **seen["_meta"]}[CAPABILITIES]
     assert offers == OFFERS
@@ -3130,7 +2902,7 @@ async def test_an_elicitation_mode_that_the_client_lacks_is_an_error(
 ) -> None:
     capabilities = types.ClientCapabilities.model_validate({"elicitation": declared})
     monkeypatch.setattr(ClientSession, "_build_capabilities", lambda *_: capabilities)
-    async with box_peer("legacy", Ear(), a=OWN_SERVERS["older"]) as peer:
+    async with box_peer("legacy", Ear(), a=OLDER_ONE) as peer:
         form = await peer.answer("ask", ELICIT)
         url = await peer.answer("ask", {**ELICIT, "params": SIGN_IN})
     assert ("code" in form, "code" in url) == (mode != "form", mode != "url")
@@ -3138,7 +2910,7 @@ async def test_an_elicitation_mode_that_the_client_lacks_is_an_error(
 
 
 async def test_changed_roots_are_told_to_every_open_server() -> None:
-    ear, older = Ear(), OWN_SERVERS["older"]
+    ear, older = Ear(), OLDER_ONE
     async with box_peer("legacy", ear, a=older, b=older) as peer:
         await open_box(peer.client)
         changed = types.RootsListChangedNotification()
@@ -3169,83 +2941,23 @@ async def test_a_log_level_holds_for_open_servers_and_later_ones(
     assert [each.levelname for each in logged] == ["DEBUG"] * 2  # our own has them all
 
 
-async def test_cancelled_calls_leave_no_task_behind() -> None:
-    async with box_peer("legacy", Ear(), a=OWN_SERVERS["both"]) as peer:
-        await open_box(peer.client)
-        before = len(asyncio.all_tasks())
-        with anyio.fail_after(30):
-            await a_hundred_calls_cancelled_at_random_moments(peer)
-        await until(lambda: len(asyncio.all_tasks()) <= before)
-
-
-async def test_a_client_that_leaves_while_asked_leaves_no_process(
-    tmp_path: Path,
-) -> None:
-    ear, both = Ear(), OWN_SERVERS["both"]
-    async with (
-        anyio.create_task_group() as tasks,
-        box_peer("legacy", ear, tmp_path, a=both) as peer,
-    ):
-        pids = (await peer.answer("seen"))["pids"]
-        tasks.start_soon(peer.call, "ask", UNANSWERED)
-        with anyio.fail_after(10):
-            await ear.asked.wait()
-    await until(lambda: not any(map(is_alive, pids)))
-
-
 async def test_without_a_client_a_server_speaks_its_newest_era(tmp_path: Path) -> None:
-    line = command(configuration(a=OWN_SERVERS["both"]), tmp_path)
+    line = command(configuration(a=BOTH), tmp_path)
     process = await anyio.run_process([*line, "--call", "box__a__seen"])
     seen = json.loads(process.stdout)
     assert (seen["era"], seen["_meta"][CAPABILITIES]) == (MODERN, {})
 
 
-EVERYTHING = REAL_SERVERS / "node_modules" / ".bin" / "mcp-server-everything"
-RELAYED: list[tuple[str, dict[str, Any]]] = [
-    ("get-roots-list", {}),
-    ("trigger-elicitation-request", {}),
-    ("trigger-sampling-request", {"prompt": "Capital?"}),
-    ("trigger-url-elicitation", {"url": "https://a.b", "elicitationId": "e"}),
-]
-
-
-@pytest.mark.skipif(not EVERYTHING.exists(), reason=f"{EVERYTHING} is not installed")
-async def test_server_everything_asks_a_client_as_it_does_without_us() -> None:
-    server = {"command": str(EVERYTHING)}
-    told = []
-    ways = direct_peer(server, "legacy", Ear()), box_peer("legacy", Ear(), a=server)
-    for peers in ways:
-        async with peers as peer:
-            answers = [await peer.call(*each) for each in RELAYED]
-        told.append((answers, [each for each in peer.ear.heard if "mode" in each]))
-    assert told[0] == told[1]
-    assert len(told[0][1]) == 2
-
-
 # === Built-in toolbox =================================================================
-
-SEED_TOOLS = """\
-echo: Echo Tool
-A simple tool that returns the text it was given.
-text (string): The text to echo back.
-required: ['text']
-time: Time Tool
-Returns the current server time, optionally in a specific timezone.
-timezone (string): \
-An optional IANA timezone name (e.g., 'America/New_York'). Defaults to UTC.
-required: None"""
 
 
 async def test_the_toolbox_lists_the_tools_of_the_seed() -> None:
     async with Client(workbench.create_toolbox_server()) as client:
-        tools = (await client.list_tools()).tools
-    lines = []
-    for tool in tools:
-        [(name, about)] = tool.input_schema["properties"].items()
-        lines += [f"{tool.name}: {tool.title}", tool.description]
-        lines += [f"{name} ({about['type']}): {about['description']}"]
-        lines += [f"required: {tool.input_schema.get('required')}"]
-    assert lines == SEED_TOOLS.splitlines()
+        echo, time = (await client.list_tools()).tools
+    assert (echo.title, echo.input_schema["required"]) == ("Echo Tool", ["text"])
+    assert (time.title, time.input_schema.get("required")) == ("Time Tool", None)
+    assert "returns the text it was given" in str(echo.description)
+    assert "current server time" in str(time.description)
 
 
 async def call_toolbox(name: str, **arguments: Any) -> types.CallToolResult:
@@ -3254,10 +2966,10 @@ async def call_toolbox(name: str, **arguments: Any) -> types.CallToolResult:
         return await client.call_tool(name, arguments)
 
 
-@pytest.mark.parametrize("said", ["", "zwölf 🧰\n\0", "x" * 1_000_000], ids=len)
-async def test_echo_returns_its_text(said: str) -> None:
-    result = await call_toolbox("echo", text=said)
-    assert (text(result), bool(result.is_error)) == (said, False)
+async def test_echo_returns_its_text() -> None:
+    for said in ("", "zwölf 🧰\n\0", "x" * 1_000_000):
+        result = await call_toolbox("echo", text=said)
+        assert (text(result) == said, bool(result.is_error)) == (True, False), said[:9]
 
 
 async def test_input_that_does_not_conform_is_an_error_that_names_the_field() -> None:
@@ -3268,10 +2980,12 @@ async def test_input_that_does_not_conform_is_an_error_that_names_the_field() ->
         ("time", {"timezone": None}, "timezone"),
     ):
         result = await call_toolbox(name, **arguments)
-        assert result.is_error and f"'{field}'" in text(result)
+        assert result.is_error and f"'{field}'" in text(result), arguments
 
 
-async def test_time_knows_every_iana_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_time_knows_every_iana_zone_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = datetime.datetime.fromisoformat("2026-03-08T06:59:59+00:00")
     monkeypatch.setattr(workbench, "_now", lambda: now)
     zones = zoneinfo.available_timezones()
@@ -3280,15 +2994,11 @@ async def test_time_knows_every_iana_zone(monkeypatch: pytest.MonkeyPatch) -> No
         for zone in zones:
             shown = text(await client.call_tool("time", {"timezone": zone}))
             assert shown == now.astimezone(zoneinfo.ZoneInfo(zone)).isoformat(), zone
-
-
-UNKNOWN_ZONES = ["Mars/Phobos", "America", "../etc/passwd", "/etc/passwd", "zone.tab"]
-
-
-@pytest.mark.parametrize("zone", [*UNKNOWN_ZONES, ".", "", "\0", "UTC\0", "x" * 5000])
-async def test_an_unknown_timezone_is_an_error_that_says_so(zone: str) -> None:
-    result = await call_toolbox("time", timezone=zone)
-    assert result.is_error and text(result).startswith(f"Unknown timezone {zone!r}")
+        no_zones = ["Mars/Phobos", "America", "../etc/passwd", "zone.tab"]
+        for zone in [*no_zones, ".", "", "UTC\0", "x" * 5000]:
+            result = await client.call_tool("time", {"timezone": zone})
+            told = text(result).startswith(f"Unknown timezone {zone!r}")
+            assert result.is_error and told, zone
 
 
 async def test_time_is_now_in_utc_which_needs_no_zone_data(
@@ -3300,10 +3010,8 @@ async def test_time_is_now_in_utc_which_needs_no_zone_data(
     monkeypatch.setattr(zoneinfo, "ZoneInfo", no_data)
     for zone in ({}, {"timezone": "UTC"}):
         shown = text(await call_toolbox("time", **zone))
-        age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(
-            shown
-        )
-        assert age.total_seconds() < 60 and shown.endswith("+00:00")
+        age = time.time() - datetime.datetime.fromisoformat(shown).timestamp()
+        assert age < 60 and shown.endswith("+00:00")
     assert (await call_toolbox("time", timezone="Europe/Berlin")).is_error
 
 
@@ -3446,20 +3154,13 @@ async def test_a_message_for_no_session_is_answered_400(toolbox: HttpToolbox) ->
     assert {status(toolbox, "POST", path, PING) for path in paths} == {400}
 
 
-TOO_LONG = 4 * 1024 * 1024 + 1
-CHUNK = f"{TOO_LONG:x}\r\n".encode() + b" " * TOO_LONG
 BAD_REQUESTS: list[tuple[str, Any, dict[str, str], set[int]]] = [
     ("POST", b"", {}, {400}),
-    ("POST", b"{", {}, {400}),
     ("POST", b"\xff", {}, {400}),
     ("POST", b'{"hello": "you"}', {}, {400}),
     ("POST", b"[" * 100_000, {}, {400}),
     ("PUT", PING, {}, {405}),
-    ("HEAD", None, {}, {405}),
-    ("POST", b"", {"Content_Length": str(TOO_LONG)}, {413}),
-    ("POST", CHUNK, {"Transfer_Encoding": "chunked"}, {413}),
     ("POST", PING, {"Content_Type": "text/plain"}, {400, 415}),
-    ("POST", PING, {"Content_Type": ""}, {400, 415}),
 ]
 
 
@@ -3482,48 +3183,35 @@ def test_a_streamable_http_session_ends_with_its_delete(toolbox: HttpToolbox) ->
 async def test_one_url_serves_every_client_of_the_sdk_at_once(
     toolbox: HttpToolbox,
 ) -> None:
-    answers: dict[str, str] = {}
-    eras: list[str] = []
-
-    async def talk(number: str, transport: str, mode: str) -> None:
+    async def talk(number: int, transport: str, mode: str) -> str:
         way: Any = sse_client(toolbox.url) if transport == "sse" else toolbox.url
         async with Client(way, mode=mode) as client:
-            eras.append(client.protocol_version)
-            for said in (f"cliént {number}, turn {turn}" for turn in range(3)):
-                answers[said] = text(await client.call_tool("echo", {"text": said}))
+            for turn in range(3):
+                said = f"cliént {number} of {transport} {mode}, turn {turn}"
+                assert text(await client.call_tool("echo", {"text": said})) == said
+            return client.protocol_version
 
-    async with anyio.create_task_group() as clients:
-        for number in range(8):
-            for kind in (("sse", "legacy"), ("http", "legacy"), ("http", "auto")):
-                clients.start_soon(talk, f"{number} {kind}", *kind)
-    assert (len(answers), eras.count(MODERN)) == (72, 8)
-    assert {said: answer for said, answer in answers.items() if said != answer} == {}
+    kinds = ("sse", "legacy"), ("http", "legacy"), ("http", "auto")
+    talks = [talk(number, *kind) for number in range(8) for kind in kinds]
+    assert (await asyncio.gather(*talks)).count(MODERN) == 8
 
 
-@pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/mcp/messages", "/unknown"])
-def test_on_loopback_a_foreign_host_or_origin_is_refused_on_every_route(
-    path: str, toolbox: HttpToolbox
+def test_on_loopback_its_own_names_are_served_and_no_other_on_any_route(
+    toolbox: HttpToolbox,
 ) -> None:
-    for method in ("GET", "POST", "DELETE", "OPTIONS"):
-        for header, value, expected in (
-            ("Host", "evil.example", 421),
-            ("Host", "127.0.0.1.evil.example", 421),
-            ("Origin", "http://evil.example", 403),
-            ("Origin", "http://127.0.0.1.evil.example", 403),
-            ("Origin", "null", 403),
-        ):
-            told = status(toolbox, method, path, **{header: value})
-            assert told == expected, (method, header, value)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
-def test_on_loopback_its_own_names_are_served(host: str, toolbox: HttpToolbox) -> None:
-    host = f"{host}:{toolbox.port}"
-    assert status(toolbox, "GET", "/mcp", Host=host, Origin=f"http://{host}") == 200
-
-
-def test_it_is_bound_to_loopback_unless_told_otherwise(toolbox: HttpToolbox) -> None:
-    assert toolbox.url == f"http://127.0.0.1:{toolbox.port}/mcp"
+    assert f"//127.0.0.1:{toolbox.port}/" in toolbox.url  # unless told otherwise
+    for name in ("127.0.0.1", "localhost", "[::1]"):
+        host = f"{name}:{toolbox.port}"
+        told = status(toolbox, "GET", "/mcp", Host=host, Origin=f"http://{host}")
+        assert told == 200, name
+    methods = ("GET", "POST", "DELETE", "OPTIONS")
+    paths = ("/mcp", "/mcp/", "/mcp/messages", "/unknown")
+    evil = "127.0.0.1.evil.example"
+    foreign = [("Host", evil, 421), ("Origin", f"http://{evil}", 403)]
+    foreign += [("Host", "evil.example", 421), ("Origin", "null", 403)]
+    for cell in itertools.product(methods, paths, foreign):
+        method, path, (header, value, expected) = cell
+        assert status(toolbox, method, path, **{header: value}) == expected, cell
 
 
 def test_bound_elsewhere_it_warns_and_serves_any_host_but_no_foreign_origin() -> None:
@@ -3532,10 +3220,8 @@ def test_bound_elsewhere_it_warns_and_serves_any_host_but_no_foreign_origin() ->
             ("toolbox.example:8000", "http://toolbox.example:8000", 200),
             ("toolbox.example", "https://toolbox.example", 200),
             ("toolbox.example", "http://toolbox.example:81", 403),
-            ("toolbox.example", "http://localhost", 403),
             ("toolbox.example", "null", 403),
         ):
-            assert status(running, "GET", "/mcp", Host=host) == 200
             told = status(running, "GET", "/mcp", Host=host, Origin=origin)
             assert told == expected, (host, origin)
         running.process.terminate()
@@ -3543,25 +3229,18 @@ def test_bound_elsewhere_it_warns_and_serves_any_host_but_no_foreign_origin() ->
     assert "WARNING No authentication" in stderr
 
 
-def test_a_signal_ends_it_with_status_0_while_streams_are_open() -> None:
-    ended: dict[str, Any] = {}
-    with ExitStack() as opened:
-        for signals in ("SIGINT", "SIGTERM SIGINT"):
-            running = opened.enter_context(http_toolbox("LOCALHOST:0"))
-            session = opened.enter_context(closing(RawSession(running)))
-            way = streamable_session(running)
-            opened.enter_context(ask(running, "GET", "/mcp", **way))
-            address = ("127.0.0.1", running.port)
-            half_a_request = opened.enter_context(socket.create_connection(address))
-            head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
-            half_a_request.sendall(head)
-            assert session.result("ping") == {}
-            ended[signals] = running.process
-            for name in signals.split():
-                running.process.send_signal(getattr(signal, name))
-        for signals, process in ended.items():  # and no warning: this is loopback, too
-            _, stderr = process.communicate(timeout=20)
-            assert (process.returncode, stderr) == (0, ""), signals
+@pytest.mark.parametrize("signals", ["SIGINT", "SIGTERM SIGINT"])
+def test_a_signal_ends_it_with_status_0_while_streams_are_open(signals: str) -> None:
+    with (
+        http_toolbox("LOCALHOST:0") as running,
+        closing(RawSession(running)) as session,
+        ask(running, "GET", "/mcp", **streamable_session(running)),
+    ):
+        assert session.result("ping") == {}
+        for name in signals.split():
+            running.process.send_signal(getattr(signal, name))
+        _, stderr = running.process.communicate(timeout=20)
+    assert (running.process.returncode, stderr) == (0, "")  # no warning: it is loopback
 
 
 @pytest.mark.filterwarnings("ignore:unclosed")  # of a port that is no port
@@ -3591,12 +3270,7 @@ class Wire:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *options: str,
-        stdout: Any = PIPE,
-        stderr: int = 0,
-        **more: Any,
+        self, folder: Path, *options: str, stdio: Any = None, **more: Any
     ) -> None:
         servers = {
             name: server if isinstance(server, dict) else entry("misbehaving", *server)
@@ -3604,7 +3278,7 @@ class Wire:
         }
         arguments = command(configuration(**servers), folder, *options)
         with open(folder / "stderr", "wb") as file:
-            streams = {"stdin": PIPE, "stdout": stdout, "stderr": stderr or file}
+            streams = {"stdin": PIPE, "stdout": PIPE, "stderr": file, **(stdio or {})}
             self.process: Any = subprocess.Popen(arguments, cwd=folder, **streams)
         self.watchdog = threading.Timer(60, self.process.kill)
         self.watchdog.start()
@@ -3628,16 +3302,12 @@ class Wire:
         self.process.stdin.write(data)
         self.process.stdin.flush()
 
-    def line(self, method: str, **params: Any) -> bytes:
-        """A new request, with the id `last_id`."""
-        self.last_id += 1
-        request = {"id": self.last_id, "method": method, "params": params}
-        line = json.dumps({"jsonrpc": "2.0", **request}, ensure_ascii=False)
-        return line.encode() + b"\n"
-
     def begin(self, method: str, **params: Any) -> int:
         """Send a request; its id."""
-        self.write(self.line(method, **params))
+        self.last_id += 1
+        request = {"jsonrpc": "2.0", "id": self.last_id, "method": method}
+        line = json.dumps({**request, "params": params}, ensure_ascii=False)
+        self.write(line.encode() + b"\n")
         return self.last_id
 
     def answer(self, request: int) -> dict[str, Any]:
@@ -3769,8 +3439,8 @@ def test_it_ends_in_every_state_and_leaves_nothing(
             "flood": ("tools_call", "floods stderr"),
             "big": ("tools_call", "answers 1 MB"),
         }
-        stderr = PIPE if "reads nothing" in state else 0
-        with Wire(folder, stderr=stderr, **servers) as wire:
+        stdio = {"stderr": PIPE} if "reads nothing" in state else {}
+        with Wire(folder, stdio=stdio, **servers) as wire:
             hanging = bring_to(wire, state)
             for number, ending in enumerate(endings.split(" and ")):
                 wire.hanging(hanging + number)  # and the one that ignored the first
@@ -3796,46 +3466,28 @@ def test_an_interrupted_check_leaves_nothing(tmp_path: Path) -> None:
 
 def test_stdout_may_be_a_file(tmp_path: Path) -> None:
     file = tmp_path / "stdout"
-    with file.open("wb") as out, Wire(tmp_path, stdout=out) as wire:
+    with file.open("w") as out, Wire(tmp_path, stdio={"stdout": out}) as wire:
         wire.begin("initialize", **HANDSHAKE)
-        wire.begin_use("good", x="y")
-        anyio.run(until, lambda: r"{\"x\": \"y\"}" in file.read_text())
+        anyio.run(until, lambda: '"id":1' in file.read_text())
         wire.end("SIGTERM")
         assert wire.status() == 0
 
 
-@pytest.mark.parametrize("is_piped", [True, False], ids=["pipe", "file"])
-def test_input_is_answered_and_its_end_ends_it(is_piped: bool, tmp_path: Path) -> None:
+def test_stdin_may_be_a_file_and_its_end_ends_it(tmp_path: Path) -> None:
     request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HANDSHAKE}
     (tmp_path / "input").write_text(json.dumps(request) + "\n")
-    arguments = command(configuration(a=entry("plain")), tmp_path)
-    with open(tmp_path / "input", "rb") as file:
-        stdin: Any = {"input": file.read()} if is_piped else {"stdin": file}
-        ended = subprocess.run(arguments, check=True, stdout=PIPE, timeout=20, **stdin)
-    assert json.loads(ended.stdout)["id"] == 1
+    arguments = command({"toolboxes": {}}, tmp_path)
+    with (tmp_path / "input").open() as file:
+        answer = subprocess.check_output(arguments, stdin=file, timeout=20)
+    assert json.loads(answer)["id"] == 1
 
 
 # === Faults of servers ================================================================
 
-EXITED = "exited with status 3.*boom"
 FAULTS = {  # when a server does what wrong: what a call answers (a pattern), if it does
-    ("start", "exits"): f"failed to start: {EXITED}",
-    ("tools_list", "exits"): f"failed to start: {EXITED}",
-    ("tools_call", "exits"): f"{EXITED}.* was not repeated",
-    ("tools_call", "exits inside a line"): EXITED,
-    ("tools_call", "answers and exits"): "^answered$",
-    ("tools_call", "leaves a child"): "exited with status 3",
+    ("tools_list", "exits"): "failed to start: exited with status 3.*boom",
     ("initialize", "answers nonsense"): "failed to start: .*not valid.*capabilities",
-    ("tools_list", "answers nonsense"): r"failed to start: .*not valid.*\btools\b",
-    ("tools_call", "answers nonsense"): "not valid.*content",
-    ("tools_call", "answers undefined"): "not valid",
-    ("tools_call", "answers twice"): "^answered$",
-    ("tools_call", "answers 20 MB"): "^x{20000000}$",
     ("tools_call", "closes stdout"): "^Error executing tool",
-    ("start", "floods stderr"): "^{}$",
-    ("start", "ignores the end"): "^{}$",
-    ("tools_call", "changes its tools"): "^answered$",
-    ("tools_list", "lists a name twice"): "^{}$",
     ("tools_call", "asks what nobody knows"): "^question: -32601$",
     ("tools_call", "writes garbage"): "^answered$",
     ("start", "hangs"): "",
@@ -3872,9 +3524,9 @@ def test_what_a_server_writes_without_end_slows_only_itself(tmp_path: Path) -> N
     servers: dict[str, Any] = {
         "lines": ("start", "repeats y on stdout"),
         "log": ("start", "repeats y on stderr"),
-        "huge": ("tools_call", "writes a huge line to stderr"),
+        "huge": ("tools_call", "writes a huge line"),
     }
-    with Wire(tmp_path, stderr=PIPE, **servers) as wire:
+    with Wire(tmp_path, stdio={"stderr": PIPE}, **servers) as wire:
         wire.initialize().use("good")
         before = peak_memory(wire.process.pid)
         *_, huge = map(wire.begin_use, servers)
@@ -3892,75 +3544,28 @@ def test_what_a_server_writes_without_end_slows_only_itself(tmp_path: Path) -> N
 # === Faults of clients ================================================================
 
 
-@pytest.fixture(scope="module")
-def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
-    """A workbench that the tests of this section share."""
-    servers: dict[str, Any] = {
-        "names": ("tools_call", "tells the tool's name"),
-        "talks": ("start", "writes to stderr"),
-        "big": ("tools_call", "answers 1 MB"),
-    }
-    with Wire(tmp_path_factory.mktemp("wire"), **servers) as wire:
-        yield wire.initialize()
-
-
 BAD_LINES = [
     b" \t",
-    b"{not json}",
     b"\xff\xfe",
     b"null",
-    b"{}",
     b'{"jsonrpc": "1.0", "id": "b", "method": "ping"}',
     b'{"jsonrpc": "2.0", "id": "c", "result": {}}',
-    b'{"jsonrpc": "2.0", "id": "d", "method": 7}',
     b'{"jsonrpc": "2.0", "id": {"e": 1}, "method": "ping"}',
     b'{"jsonrpc": "2.0", "id": "f", "method": "tools/call", "params": [1]}',
-    b'{"jsonrpc": "2.0", "id": "g", "method": "tools/call", "params": {"name": 7}}',
     b'{"jsonrpc": "2.0", "method": "notifications/cancelled"}',
     b"[" * 100_000,
-    b"x" * 1_000_000,
 ]
 
 
-def test_lines_that_are_no_requests_change_nothing(wire: Wire) -> None:
-    for line in BAD_LINES:
-        wire.write(line + b"\n")
-        assert wire.still_serves(), line
+def test_lines_that_are_no_requests_change_nothing(tmp_path: Path) -> None:
+    with Wire(tmp_path) as wire:
+        wire.initialize()
+        for line in BAD_LINES:
+            wire.write(line + b"\n")
+            assert wire.still_serves(), line
 
 
-def test_tools_of_unusual_names_can_be_used(wire: Wire) -> None:
-    assert [wire.use("names", name) for name in ODD_NAMES] == ODD_NAMES
-
-
-def test_the_stderr_of_a_server_is_logged_line_by_line(wire: Wire) -> None:
-    def logged() -> list[str]:
-        log = (wire.folder / "stderr").read_text()
-        return re.findall(r"\[box/talks\] (.*)\n", log)
-
-    wire.use("talks")
-    anyio.run(until, lambda: len(logged()) > 1)
-    assert logged() == ["hello", "Grüße"]
-
-
-def test_an_argument_of_20_megabytes_comes_back(wire: Wire) -> None:
-    big = "x" * 20_000_000
-    assert wire.use("good", x=big) == json.dumps({"x": big})
-
-
-def test_a_client_that_pauses_gets_every_answer(wire: Wire) -> None:
-    calls = [wire.begin_use("big") for _ in range(50)]
-    time.sleep(1)  # the pause itself, not a wait for something
-    assert [len(wire.text(call)) for call in calls] == [1_000_000] * 50
-
-
-def test_input_may_be_cut_anywhere_inside_a_character(wire: Wire) -> None:
-    names = {"toolbox_name": "box", "tool_name": "box__good__echo"}
-    arguments = {**names, "arguments": {"text": "é🧰"}}
-    for size in range(len("é🧰".encode()) + 1):
-        ping, ping_id = wire.line("ping"), wire.last_id
-        line = wire.line("tools/call", name="use_tool", arguments=arguments)
-        cut = line.index("é".encode()) + size
-        wire.write(ping + line[:cut])
-        wire.answer(ping_id)  # so the first part was read on its own
-        wire.write(line[cut:])
-        assert json.loads(wire.text(wire.last_id)) == {"text": "é🧰"}
+def test_an_argument_of_megabytes_comes_back_whole(tmp_path: Path) -> None:
+    big = "é🧰x" * 1_000_000  # 7 MB, read in chunks that end inside of characters
+    with Wire(tmp_path) as wire:
+        assert wire.initialize().use("good", x=big) == json.dumps({"x": big})

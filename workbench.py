@@ -387,11 +387,12 @@ def parse_config(
     if isinstance(data, dict) and data.get("toolMode") == "dynamic":
         reader.problems += _DYNAMIC_MODE.splitlines()
     if reader.problems:
-        raise ConfigError(source, reader.problems)
+        raise ConfigError(source, [*dict.fromkeys(reader.problems)])
     servers = [s for toolbox in toolboxes.values() for s in toolbox.servers.values()]
     secrets = [environ[name] for name in reader.variables & environ.keys()]
     secrets += [secret for server in servers for secret in server.secrets()]
-    variables, warnings = frozenset(reader.variables), tuple(reader.warnings)
+    variables = frozenset(reader.variables)
+    warnings = tuple(dict.fromkeys(reader.warnings))
     return WorkbenchConfig(toolboxes, variables, _masking(secrets), warnings, source)
 
 
