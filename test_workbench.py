@@ -21,11 +21,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
-
-if TYPE_CHECKING:
-    from mcp.server.lowlevel.server import Server
-
+from typing import Any, Self
 
 # === Downstream servers ===============================================================
 
@@ -68,6 +64,15 @@ def text_result(text: str, **more: Any) -> dict[str, Any]:
 Handler = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
+def initialized(**tools: bool) -> dict[str, Any]:
+    """The result of `initialize` with these capabilities of the tools."""
+    return {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {"tools": tools},
+        "serverInfo": {"name": "older", "version": "1"},
+    }
+
+
 def serve_raw(*tools: dict[str, Any], **handlers: Handler) -> None:
     """Serve plain JSON-RPC of the older era, without the SDK and its manners.
 
@@ -75,18 +80,11 @@ def serve_raw(*tools: dict[str, Any], **handlers: Handler) -> None:
     None sends nothing. By default `tools/call` answers with the arguments as JSON text.
     """
 
-    def initialize(_: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {"tools": {"listChanged": True}},
-            "serverInfo": {"name": "raw", "version": "1"},
-        }
-
     def call(request: dict[str, Any]) -> dict[str, Any]:
         return text_result(json.dumps(request["params"].get("arguments")))
 
     known: dict[str, Handler] = {
-        "initialize": initialize,
+        "initialize": lambda _: initialized(listChanged=True),
         "ping": lambda _: {},
         "tools_list": lambda _: {"tools": list(tools)},
         "tools_call": call,
@@ -100,32 +98,13 @@ def serve_raw(*tools: dict[str, Any], **handlers: Handler) -> None:
             if result is not None and "id" in request:
                 send({"id": request["id"], "result": result})
         elif "id" in request and "method" in request:
-            error = {"code": -32601, "message": "Method not found"}
-            send({"id": request["id"], "error": error})
-
-
-def serve_sdk(server: Server[Any]) -> None:
-    """Serve a low-level SDK server, which speaks both protocol eras, over stdio."""
-    import anyio
-    from mcp.server.stdio import stdio_server
-
-    async def run() -> None:
-        async with stdio_server() as (read, write):
-            await server.run(read, write, server.create_initialization_options())
-
-    anyio.run(run)
+            refuse(request, -32601)
 
 
 @downstream
 def plain() -> None:
-    """Tools `echo` (answers with its arguments) and `pid`."""
-
-    def call(request: dict[str, Any]) -> dict[str, Any]:
-        if request["params"]["name"] == "pid":
-            return text_result(str(os.getpid()))
-        return text_result(json.dumps(request["params"].get("arguments")))
-
-    serve_raw(tool("echo"), tool("pid"), tools_call=call)
+    """Two tools that answer with their arguments."""
+    serve_raw(tool("echo"), tool("other"))
 
 
 @downstream
@@ -210,14 +189,10 @@ def scripted(code: str) -> None:
     exec(code, globals())  # noqa: S102
 
 
-def page(
-    request: dict[str, Any], cursor: Callable[[int], int | None]
-) -> dict[str, Any]:
-    """One tool, `t0`, `t1`...; `cursor` maps the number of this page to the next."""
-    number = int((request.get("params") or {}).get("cursor") or 0)
-    following = cursor(number)
-    more = {} if following is None else {"nextCursor": str(following)}
-    return {"tools": [tool(f"t{number}")], **more}
+def page(request: dict[str, Any], last: int) -> dict[str, Any]:
+    """One tool, `t0`, `t1`...; what follows the last page is that page again."""
+    number = int((request.get("params") or {}).get("cursor", 0))
+    return {"tools": [tool(f"t{number}")], "nextCursor": str(min(number + 1, last))}
 
 
 def refuse(request: dict[str, Any], code: int = -32603) -> None:
@@ -226,15 +201,6 @@ def refuse(request: dict[str, Any], code: int = -32603) -> None:
 
 
 # === Downstream servers: connections ==================================================
-
-
-def initialized(**tools: bool) -> dict[str, Any]:
-    """The result of `initialize` with these capabilities of the tools."""
-    return {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {"tools": tools},
-        "serverInfo": {"name": "older", "version": "1"},
-    }
 
 
 @downstream
@@ -278,7 +244,7 @@ def changing(capability: str = "listChanged", late: str = "") -> None:
     serve_raw(initialize=lambda _: result, tools_list=listing, tools_call=call)
 
 
-def changing_server() -> Server[Any]:
+def changing_server() -> Any:
     """Tools `become` (`tools`, `seconds` of a listing), `era` and `echo`.
 
     With `lose`, `become` ends the listen streams instead of announcing the change.
@@ -316,24 +282,30 @@ def changing_server() -> Server[Any]:
         return types.CallToolResult.model_validate(answer)
 
     on: Any = {"on_list_tools": list_tools, "on_call_tool": call}
-    server: Server[Any] = Server("changing", on_subscriptions_listen=listen, **on)
-    return server
+    return Server("changing", on_subscriptions_listen=listen, **on)
 
 
 @downstream
-def changing_sdk() -> None:
-    serve_sdk(changing_server())
+def changing_sdk(port: str = "") -> None:
+    """The same over stdio, or over HTTP at a port."""
+    import anyio
+    from mcp.server.stdio import stdio_server
 
+    server = changing_server()
 
-@downstream
-def remote_sdk() -> None:
-    """The same over HTTP at port PORT."""
-    import uvicorn
+    async def run() -> None:
+        async with stdio_server() as (read, write):
+            await server.run(read, write, server.create_initialization_options())
 
-    app = changing_server().streamable_http_app()
-    listener = socket.create_server(("127.0.0.1", int(os.environ["PORT"])))
-    print("port", os.environ["PORT"], flush=True)
-    uvicorn.Server(uvicorn.Config(app, log_config=None)).run([listener])
+    if port:
+        import uvicorn
+
+        listener = socket.create_server(("127.0.0.1", int(port)))
+        print("port", port, flush=True)
+        config = uvicorn.Config(server.streamable_http_app(), log_config=None)
+        uvicorn.Server(config).run([listener])
+    else:
+        anyio.run(run)
 
 
 def response(status: int, body: str = "", **headers: str) -> bytes:
@@ -346,11 +318,12 @@ def response(status: int, body: str = "", **headers: str) -> bytes:
 
 EVENTS = {"content_type": "text/event-stream"}
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
-DENIAL = '{"jsonrpc": "2.0", "id": null, "error": {"code": -32000, "message": "Go"}}'
+DENIAL = '{"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "%s"}}'
 HTTP_FAULTS = {
     "400": response(400, "Bad Request: No valid session ID provided"),
     "401": response(401),
-    "403": response(403, DENIAL),
+    "403": response(403, DENIAL % "Go"),
+    "full": response(400, DENIAL % "session 7 is full: no such session_name"),
     "404": response(404, "Not\nfound"),
     "500": response(500, "Oh\nno"),
     "moved": response(307, location="/moved/"),
@@ -358,7 +331,6 @@ HTTP_FAULTS = {
     "page": response(302, location="/login"),
     "html": response(200, "<html>\n</html>", content_type="text/html"),
     "unreadable": response(200, "data: {\n\n", **EVENTS),
-    "invalid": response(200, 'data: {"jsonrpc": "2.0", "id": 0}\n\n', **EVENTS),
     "ended": response(200, ": no answer\n\n", **EVENTS),
     "cut": b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{",
     "closed": b"",
@@ -373,10 +345,11 @@ def event(data: Any, kind: str = "message") -> bytes:
 class Remote:
     """An older-era server over HTTP, in this process, that goes wrong as told.
 
-    `answers` maps tools, other methods and a question's id to a result, an HTTP response
-    or a function that returns one of these. The path says how: `/mcp` answers with JSON,
-    `/stream` with events, `/sse` on its one stream, `/hang` never, and those of
-    `HTTP_FAULTS` with them. A GET is answered with the status that is its query.
+    `answers` maps tools, other methods and a question's id to a result, None for an
+    answer without one, an HTTP response or a function that returns one of these. The
+    path says how: `/mcp` answers with JSON, `/stream` with events, `/sse` on its one
+    stream, `/hang` never, and those of `HTTP_FAULTS` with them. A GET is answered with
+    the status that is its query.
     """
 
     def __init__(self) -> None:
@@ -410,7 +383,8 @@ class Remote:
             answer = await answer(request, stream)
         if isinstance(answer, bytes):
             return answer
-        reply = {"jsonrpc": "2.0", "id": request["id"], "result": answer}
+        reply = {"jsonrpc": "2.0", "id": request["id"]}
+        reply |= {} if answer is None else {"result": answer}
         if path == "/messages":
             self.stream.write(event(reply))
             return response(202)
@@ -693,7 +667,6 @@ from mcp import Client, StdioServerParameters, types
 from mcp.client.session import ClientSession
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
-from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter
 
@@ -1188,6 +1161,15 @@ def test_only_what_may_be_secret_is_masked(tmp_path: Path) -> None:
     assert [mask(f"<{form}>") for form in forms] == ["<***>"] * 3
 
 
+async def test_a_secret_longer_than_what_is_shown_of_a_line_is_masked() -> None:
+    secret = "s3cret" * 80
+    code = "sys.stderr.write(os.environ['KEY'] + '\\n'); sys.exit(3)"
+    config = configuration(a=entry("scripted", code, env={"KEY": secret}))
+    async with connected(config) as client:
+        result = await client.call_tool("open_toolbox", {"toolbox_name": "box"})
+    assert "***" in text(result) and "s3cret" not in text(result)
+
+
 # === The command line =================================================================
 
 Capture = pytest.CaptureFixture[str]
@@ -1346,16 +1328,6 @@ def runs(code: str) -> dict[str, Any]:
     return entry("scripted", code)
 
 
-def listing(*tools: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of a server that has these tools."""
-    return runs(f"serve_raw(*{tools!r})")
-
-
-def noted_calls(file: Path) -> list[str]:
-    """The calls that the `noted` servers of this file got."""
-    return [word for word in file.read_text().split() if not word.isdigit()]
-
-
 def noted_pids(file: Path) -> list[int]:
     """The starts of the `noted` servers of this file."""
     return [int(word) for word in file.read_text().split() if word.isdigit()]
@@ -1367,29 +1339,18 @@ async def shown_names(client: Client) -> list[str]:
 
 async def at_once(count: int, call: Callable[[], Any]) -> list[Any]:
     """What so many concurrent calls return."""
-    results: list[Any] = []
-
-    async def collect() -> None:
-        results.append(await call())
-
-    async with anyio.create_task_group() as tasks:
-        for _ in range(count):
-            tasks.start_soon(collect)
-    return results
+    return await asyncio.gather(*(call() for _ in range(count)))
 
 
 MISSING = {"command": "no-such-command"}
 DEFAULT_HINTS = {"readOnlyHint": False, "destructiveHint": True}
 DEFAULT_HINTS |= {"idempotentHint": False, "openWorldHint": True}
-OTHER_HINTS = {hint: not value for hint, value in DEFAULT_HINTS.items()}
 EVERY_FIELD = {
-    "icons": [{"src": "https://example.com/icon.png"}],
     "name": "read",
     "description": " Liest\nä ",
-    "annotations": {"title": "T", **OTHER_HINTS, "x": 1},
+    "annotations": {hint: not value for hint, value in DEFAULT_HINTS.items()},
     "inputSchema": {"$schema": "s", "type": "object", "title": "In", "x": [None, 1.5]},
     "outputSchema": {"type": "object"},
-    "execution": {"taskSupport": "optional"},
     "title": "T",
     "x-vendor": {"deep": None},
     "source_server": "forged",
@@ -1400,8 +1361,8 @@ EVERY_FIELD = {
 async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
     told = "{**initialized(), 'instructions': 'Größe zählt'}"
     a = runs(f"serve_raw({EVERY_FIELD}, initialize=lambda _: {told})")
-    bare = listing(tool("bare", description="", annotations=DEFAULT_HINTS))
-    config = configuration(b=bare, none=MISSING, a=a)
+    bare = tool("bare", description="", annotations={**DEFAULT_HINTS, "title": "T"})
+    config = configuration(b=runs(f"serve_raw({bare})"), none=MISSING, a=a)
     async with connected(config) as client:
         answer = text(await client.call_tool("open_toolbox", {"toolbox_name": "box"}))
     reason = json.dumps(json.loads(answer)["servers_failed"]["none"])
@@ -1434,17 +1395,6 @@ async def test_a_failing_server_costs_only_itself(tmp_path: Path) -> None:
     assert len(noted_pids(file)) == 1
 
 
-async def test_the_same_server_in_two_toolboxes_is_two_processes() -> None:
-    config = configuration(a=entry("plain"))
-    config["toolboxes"]["other"] = config["toolboxes"]["box"]
-    found = set()
-    async with connected(config) as client:
-        for box in ("box", "other"):
-            arguments = {"toolbox_name": box, "tool_name": f"{box}__a__pid"}
-            found.add(text(await client.call_tool("use_tool", arguments)))
-    assert len(found) == 2 and all(map(str.isdigit, found))
-
-
 async def test_where_all_servers_fail_opening_fails_and_nothing_is_left_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1461,29 +1411,27 @@ async def test_where_all_servers_fail_opening_fails_and_nothing_is_left_running(
 
 
 async def test_a_failed_open_does_not_end_another_one(tmp_path: Path) -> None:
-    """`a` fails at first, and `b` once `a` was started again: by the second open."""
-    file, gate = str(tmp_path / "a"), tmp_path / "gate"
-    tries = f"os.path.exists({file!r}) and len(open({file!r}).readlines())"
-    a = f"noted({file!r}, {str(gate)!r}) if {tries} else note({file!r}, 0)"
-    config = configuration(a=runs(a), b=runs(f"while ({tries}) < 2: time.sleep(0.01)"))
-    answers: list[dict[str, Any]] = []
+    """All servers of the first one fail, but `a` was started again by the second."""
+    later, a, gate, end = (tmp_path / name for name in ("later", "a", "gate", "end"))
+    waiting = f"while not os.path.exists({str(end)!r}): time.sleep(0.01)"
+    servers = {"a": entry("noted", a, gate, cwd=str(later)), "b": runs(waiting)}
+    settled: list[Any] = []
 
-    async def open_it(**options: Any) -> None:
-        answers.append(await open_box(client, **options))
+    async def on_progress(*told: Any) -> None:
+        settled.append(told)
 
-    async def on_progress(done: float, total: float | None, name: str | None) -> None:
-        if name == "a" and not gate.exists():
-            tasks.start_soon(open_it)
-        elif name == "b":
-            gate.touch()
-
-    async with connected(config) as client, anyio.create_task_group() as tasks:
-        await open_it(progress_callback=on_progress)
+    async with connected(configuration(**servers)) as client:
+        first = asyncio.ensure_future(open_box(client, progress_callback=on_progress))
+        await until(lambda: len(settled) == 1)
+        later.mkdir()
+        second = asyncio.ensure_future(open_box(client))
+        await until(a.exists)
+        end.touch()
+        await until(lambda: len(settled) == 2)
+        gate.touch()
+        answers = await first, await second
         assert (await use(client, "a", "pid")).is_error is False
     assert [answer["servers_connected"] for answer in answers] == [1, 1]
-
-
-AGAIN = "Call open_toolbox again to get their tools."
 
 
 def test_the_time_limits_are_those_that_clients_can_wait_for() -> None:
@@ -1496,29 +1444,16 @@ async def test_open_toolbox_waits_for_the_first_server_and_names_who_still_start
 ) -> None:
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
     slow = entry("noted", tmp_path / "slow", tmp_path / "gate")
+    note = "Still starting: slow. Call open_toolbox again to get their tools."
     async with connected(configuration(slow=slow, fast=entry("plain"))) as client:
         for _ in range(2):  # a repeated open waits the same way
             with anyio.fail_after(20):
                 answer = await open_box(client)
-            tools = answer.pop("tools")
-            assert {tool["source_server"] for tool in tools} == {"fast"}
-            assert answer == {
-                "toolbox": "box",
-                "description": "A box",
-                "servers_connected": 1,
-                "servers_connecting": ["slow"],
-                "note": f"Still starting: slow. {AGAIN}",
-            }
-        answers: list[str] = []
-
-        async def use_slow() -> None:
-            answers.append(text(await use(client, "slow", "pid")))
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(use_slow)  # waits for a server that is starting
-            assert text(await use(client, "fast", "echo", {"x": 1})) == '{"x": 1}'
-            (tmp_path / "gate").touch()
-        assert answers == [str(pid) for pid in noted_pids(tmp_path / "slow")]
+            assert {tool["source_server"] for tool in answer["tools"]} == {"fast"}
+            assert (answer["servers_connecting"], answer["note"]) == (["slow"], note)
+        assert text(await use(client, "fast", "echo", {"x": 1})) == '{"x": 1}'
+        (tmp_path / "gate").touch()
+        assert not (await use(client, "slow", "pid")).is_error
         assert "servers_connecting" not in await open_box(client)
 
 
@@ -1531,50 +1466,31 @@ async def test_by_the_answer_timeout_every_caller_is_told_that_a_server_still_st
     async with connected(configuration(slow=slow, none=MISSING)) as client:
         with anyio.fail_after(20):
             answer = await open_box(client)
-            early = await use(client, "slow", "pid")
+            early = text(await use(client, "slow", "pid"))
         monkeypatch.setattr(workbench, "ANSWER_TIMEOUT", 30)
         (tmp_path / "gate").touch()
         pid = text(await use(client, "slow", "pid"))
-    assert (answer["servers_connected"], answer["tools"]) == (0, [])
-    assert answer["servers_connecting"] == ["slow"] and "slow" in answer["note"]
-    assert early.is_error and "still starting" in text(early)
-    assert [pid] == [str(pid) for pid in noted_pids(tmp_path / "slow")]
-
-
-async def test_a_server_that_is_late_is_shown_with_the_tools_that_it_just_announced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
-    code = """
-tools, change = [], b'{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}\\n'
-def listed(request):
-    if tools:
-        return {"tools": tools}
-    tools.append(tool("late"))
-    answer = {"jsonrpc": "2.0", "id": request["id"], "result": {"tools": []}}
-    os.write(1, json.dumps(answer).encode() + b"\\n" + change)
-serve_raw(tools_list=listed)
-"""
-    async with connected(configuration(a=runs(code))) as client:
-        assert await shown_names(client) == ["box__a__late"]
+    assert (answer["servers_connected"], answer["servers_connecting"]) == (0, ["slow"])
+    assert early.startswith("Error") and "still starting" in early
+    assert [int(pid)] == noted_pids(tmp_path / "slow")
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_progress_tells_who_has_settled(tmp_path: Path, mode: str) -> None:
     slow = entry("noted", tmp_path / "slow", tmp_path / "gate")
-    told: list[tuple[float, float | None, str | None]] = []
+    told: list[Any] = []
 
-    async def on_progress(done: float, total: float | None, name: str | None) -> None:
-        told.append((done, total, name))
+    async def on_progress(*progress: Any) -> None:
+        told.append(progress)
         if len(told) == 2:
             (tmp_path / "gate").touch()
 
     config = configuration(slow=slow, none=MISSING, fast=entry("plain"))
     async with connected(config, mode) as client:
         await open_box(client, progress_callback=on_progress)
-    assert [done for done, _, _ in told] == [1, 2, 3]
-    assert {(total, name) for _, total, name in told[:2]} == {(3, "none"), (3, "fast")}
-    assert told[2:] == [(3, 3, "slow")]
+    assert [(done, total) for done, total, _ in told] == [(1, 3), (2, 3), (3, 3)]
+    names = [name for _, _, name in told]
+    assert (sorted(names[:2]), names[2:]) == (["fast", "none"], ["slow"])
 
 
 SPEAK = "sys.stderr.write('one\\ntwo'); sys.stderr.flush(); "
@@ -1587,7 +1503,6 @@ def lists(result: str) -> dict[str, Any]:
 
 FAILURES: list[tuple[dict[str, Any], list[str]]] = [
     (MISSING, ["no-such-command", "No such file or directory"]),
-    ({"command": "/dev/null"}, ["/dev/null", "Permission denied"]),
     (runs(f"{SPEAK}sys.exit(3)"), ["exited", "status 3", "one", "two"]),
     (runs(f"{SPEAK}os.kill(os.getpid(), 9)"), ["SIGKILL", "one", "two"]),
     (runs("os.kill(os.getpid(), 40)"), ["killed", "40"]),
@@ -1624,9 +1539,8 @@ async def test_a_reason_has_20_lines_of_stderr_cut_at_300_characters() -> None:
 
 TOOL_LISTS = {
     "refuse(r, -32601)": [],
-    "page(r, lambda n: n + 1 if n < 2 else None)": ["t0", "t1", "t2"],
-    "page(r, lambda n: 1)": ["t0", "t1"],
-    "page(r, lambda n: n + 1)": [f"t{number}" for number in range(250)],
+    "page(r, 2)": ["t0", "t1", "t2"],
+    "page(r, 999)": [f"t{number}" for number in range(250)],
     "print('garbage\\n{}\\n[1]', flush=True) or {'tools': [tool('x')]}": ["x"],
 }
 
@@ -1646,16 +1560,20 @@ async def test_a_tool_list_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_use_tool_starts_the_one_server_that_it_needs(tmp_path: Path) -> None:
-    """However many use it, or open its toolbox, at once."""
+    """However many use it, or open its toolbox, at once; and one for each toolbox."""
     file, other = tmp_path / "a", tmp_path / "b"
-    servers = {"a": entry("noted", file), "b": entry("noted", other)}
-    async with connected(configuration(**servers)) as client:
+    config = configuration(a=entry("noted", file), b=entry("noted", other))
+    config["toolboxes"]["twin"] = config["toolboxes"]["box"]
+    twin = {"toolbox_name": "twin", "tool_name": "twin__a__pid"}
+    async with connected(config) as client:
         results = await at_once(20, lambda: use(client, "a", "pid"))
         assert not other.exists()
         answers = await at_once(20, functools.partial(open_box, client))
+        results.append(await client.call_tool("use_tool", twin))
     assert [answer["servers_connected"] for answer in answers] == [2] * 20
-    assert [text(result) for result in results] == [str(noted_pids(file)[0])] * 20
-    assert (len(noted_pids(file)), len(noted_pids(other))) == (1, 1)
+    first, second = map(str, noted_pids(file))
+    assert [text(result) for result in results] == [first] * 20 + [second]
+    assert len(noted_pids(other)) == 1
 
 
 NAME_FORM = "{toolbox}__{server}__{tool}"
@@ -1663,12 +1581,9 @@ DEAD_ENDS = [
     ("no", "no__a__echo", "Toolbox 'no' not found. Available toolboxes: box, shut"),
     ("box", "echo", NAME_FORM),
     ("box", "box__a__", NAME_FORM),
-    ("box", "box____echo", NAME_FORM),
-    ("box", "__a__echo", NAME_FORM),
     ("box", "shut__a__echo", "'shut'"),
     ("box", "box__c__echo", "a, b"),
     ("box", "box__a__ecoh", "box__a__echo"),
-    ("shut", "shut__a__ecoh", "shut__a__echo"),
 ]
 
 
@@ -1692,10 +1607,8 @@ BAD_ARGUMENTS: list[tuple[str, dict[str, Any] | None, str]] = [
     ("open_toolbox", {"toolbox_name": "box", "servers": []}, "servers"),
     ("use_tool", {"tool_name": "box__a__echo"}, "toolbox_name"),
     ("use_tool", {**ECHO, "tool_name": None}, "tool_name"),
-    ("use_tool", {**ECHO, "toolbox_name": ["box"]}, "toolbox_name"),
     ("use_tool", {**ECHO, "args": {}}, "args"),
     ("use_tool", {**ECHO, "arguments": [1]}, "arguments"),
-    ("use_tool", {**ECHO, "arguments": "x=1"}, "arguments"),
     ("use_tool", {**ECHO, "arguments": "[1]"}, "arguments"),
 ]
 
@@ -1764,10 +1677,8 @@ RESULTS: list[dict[str, Any]] = [
     {"content": BLOCKS},
     {"content": []},
     text_result("ä😀x" * 300_000),
-    text_result("", structuredContent={"n": 1, "deep": [{"x": None}]}),
-    text_result("not its schema", structuredContent={"n": "no integer"}),
-    text_result("went wrong", isError=True),
-    text_result("x", isError=False, _meta={"example.com/x": {"id": None}}),
+    text_result("not its schema", structuredContent={"n": "x", "deep": [{"x": None}]}),
+    text_result("wrong", isError=True, _meta={"example.com/x": {"id": None}}),
 ]
 
 
@@ -1820,7 +1731,6 @@ SPOILT_ANSWERS = {
     '"result": {"content": [{"type": "text"}]}, ': "text",
     '"result": {"content": [{"type": "image", "data": "aGk="}]}, ': "mimeType",
     '"result": {"content": [], "isError": "maybe"}, ': "isError",
-    '"result": [], ': "result",
     '"result": null, ': "result",
     '"error": {"message": "x"}, ': "code",
     '"error": "x", ': "error",
@@ -1840,37 +1750,23 @@ async def test_a_spoilt_answer_is_an_error_that_names_the_field() -> None:
 
 
 async def test_a_log_line_with_the_id_of_a_call_is_not_its_answer() -> None:
+    lines = """{"level": 40, "id": ID, "error": "cache miss"}
+{"level": 30, "id": ID, "result": {"content": []}}
+{"jsonrpc": "1.0", "id": ID}"""
     async with opened(a=MIRROR) as client:
-        for line in (
-            '{"level": 40, "id": ID, "error": "cache miss"}',
-            '{"level": 30, "id": ID, "result": {"content": []}}',
-            '{"jsonrpc": "1.0", "id": ID}',
-        ):
-            answer = {"line": line, "result": text_result("the answer")}
-            with anyio.fail_after(5):
-                result = await use(client, "a", "answer", answer)
-            assert text(result) == "the answer", line
+        answer = {"line": lines, "result": text_result("the answer")}
+        with anyio.fail_after(5):
+            assert text(await use(client, "a", "answer", answer)) == "the answer"
 
 
-async def test_half_a_surrogate_pair_is_replaced_and_whole_ones_are_read() -> None:
-    result = r'{"content": [{"type": "text", "text": "cut \ud83d, \ud83d\ude00"}]}'
-    line = f'{{"jsonrpc": "2.0", "id": ID, "result": {result}}}'
-    async with opened(a=MIRROR) as client:
-        read = text(await use(client, "a", "answer", {"line": line}))
-    assert read == "cut \ufffd, 😀"
-
-
-async def test_a_thousand_calls_fifty_at_a_time_get_their_own_answers() -> None:
-    numbers, answers = iter(range(1000)), dict[int, Any]()
-    async with opened(a=entry("plain"), b=entry("plain"), c=entry("plain")) as client:
-
-        async def call_until_all_are_done() -> None:
-            for number in numbers:
-                answer = await use(client, "abc"[number % 3], "echo", {"n": number})
-                answers[number] = json.loads(text(answer))
-
-        await at_once(50, call_until_all_are_done)
-    assert answers == {number: {"n": number} for number in range(1000)}
+async def test_a_deeply_nested_result_is_delivered() -> None:
+    code = (
+        "deep = 1\nfor _ in range(250): deep = {'a': deep}\n"
+        "serve_raw(tool(), tools_call=lambda _: text_result('x', structuredContent=deep))"
+    )
+    async with opened(a=runs(code)) as client:
+        with anyio.fail_after(20):
+            assert text(await use(client, "a", "echo")) == "x"
 
 
 # === A server that dies ===============================================================
@@ -1881,12 +1777,28 @@ async def killed(pid: int) -> None:
     await until(lambda: not is_alive(pid))
 
 
+def resources() -> list[int]:
+    """How many processes, descriptors, tasks and objects of ours there are."""
+    gc.collect()
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    ours = [each for each in gc.get_objects() if type(each).__module__ == "workbench"]
+    files, tasks = os.listdir("/proc/self/fd"), asyncio.all_tasks()
+    return [len(each) for each in (children, files, tasks, ours)]
+
+
+async def leaves_nothing_behind(before: list[int]) -> None:
+    await until(lambda: all(n <= m for n, m in zip(resources(), before)))
+
+
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_death_between_calls_goes_unnoticed(tmp_path: Path, mode: str) -> None:
+async def test_a_death_between_calls_goes_unnoticed_and_leaves_nothing_behind(
+    tmp_path: Path, mode: str
+) -> None:
     file, other = tmp_path / "a", tmp_path / "b"
     servers = {"a": entry("noted", file), "b": entry("noted", other)}
     async with connected(configuration(**servers), mode) as client:
         first = await open_box(client)
+        before = resources()
         for count in (1, 20, 1):
             await killed(noted_pids(file)[-1])
             results = await at_once(count, lambda: use(client, "a", "pid"))
@@ -1895,62 +1807,42 @@ async def test_a_death_between_calls_goes_unnoticed(tmp_path: Path, mode: str) -
         with anyio.fail_after(5):
             while len(noted_pids(file)) == 4:  # its end is about to be noticed
                 again = await open_box(client)
+        await leaves_nothing_behind(before)
     assert again == first
     assert (len(noted_pids(file)), len(noted_pids(other))) == (5, 1)
 
 
-async def test_a_server_that_dies_in_a_listing_starts_again(tmp_path: Path) -> None:
-    code = f"""
-def listed(_, file={str(tmp_path / "listings")!r}):
-    note(file, "listed")
-    count = len(open(file).readlines())
-    if count == 1:
-        send({{"method": "notifications/tools/list_changed"}})
-    if count == 2:
-        os._exit(4)
-    return {{"tools": [tool("new")] if count > 2 else []}}
-serve_raw(tools_list=listed)
-"""
-    async with connected(configuration(a=runs(code))) as client:
-        assert text(await use(client, "a", "new", {})) == "{}"
-
-
 async def test_a_server_killed_during_calls_fails_these_only(tmp_path: Path) -> None:
-    file, gate = tmp_path / "a", str(tmp_path / "gate")
-    results: dict[str, types.CallToolResult] = {}
-    servers = {"a": entry("noted", file), "b": entry("noted", tmp_path / "b")}
-    async with opened(**servers) as client:
-
-        async def wait(key: str) -> None:
-            results[key] = await use(client, key[0], "wait", {"until": gate})
-
-        async with anyio.create_task_group() as others:
-            others.start_soon(wait, "b")
-            with anyio.fail_after(5):
-                async with anyio.create_task_group() as calls:
-                    calls.start_soon(wait, "a1")
-                    calls.start_soon(wait, "a2")
-                    await until(lambda: "wait" in noted_calls(file))
-                    os.kill(noted_pids(file)[0], signal.SIGKILL)
-            assert text(await use(client, "a", "pid")) == str(noted_pids(file)[1])
-            Path(gate).touch()
-    prefix = "Error executing tool 'box__a__wait' in toolbox 'box': "
-    for failed in (results["a1"], results["a2"]):
-        assert failed.is_error and text(failed).startswith(prefix)
-        assert "SIGKILL" in text(failed) and "first words" in text(failed)
-    assert noted_calls(file) == ["wait", "pid"]  # the other one was still in the pipe
-    assert text(results["b"]) == str(noted_pids(tmp_path / "b")[0])
+    file, other, gate = tmp_path / "a", tmp_path / "b", tmp_path / "gate"
+    async with opened(a=entry("noted", file), b=entry("noted", other)) as client:
+        calls = [
+            asyncio.ensure_future(use(client, name, "wait", {"until": str(gate)}))
+            for name in "baa"
+        ]
+        await until(lambda: "wait" in file.read_text())
+        os.kill(noted_pids(file)[0], signal.SIGKILL)
+        with anyio.fail_after(5):
+            failed = [text(await call) for call in calls[1:]]
+        assert text(await use(client, "a", "pid")) == str(noted_pids(file)[1])
+        gate.touch()
+        assert text(await calls[0]) == str(noted_pids(other)[0])
+    prefix = "Error executing tool 'box__a__wait' in toolbox 'box': .*"
+    for each in failed:
+        assert re.search(f"^{prefix}SIGKILL.*first words", each)
+    assert re.findall("[a-z]+", file.read_text()) == [
+        "wait",
+        "pid",
+    ]  # the other one was still in the pipe
 
 
 async def test_what_a_server_says_before_it_exits_is_delivered(tmp_path: Path) -> None:
-    async with opened(a=entry("noted", tmp_path / "a")) as client:
+    file = tmp_path / "a"
+    async with opened(a=entry("noted", file)) as client:
         with anyio.fail_after(5):
-            result = await use(client, "a", "exit")
-        assert not (await use(client, "a", "pid")).is_error
+            told = text(await use(client, "a", "exit"))
         assert text(await use(client, "a", "answer_and_exit")) == "the answer"
-    parts = ("exited", "status 7", "first words", "last words")
-    assert result.is_error and [p for p in parts if p not in text(result)] == []
-    assert noted_calls(tmp_path / "a") == ["exit", "pid", "answer_and_exit"]
+    assert re.search("^Error.*exited.*status 7.*first words.*last words", told)
+    assert re.findall("[a-z_]+", file.read_text()) == ["exit", "answer_and_exit"]
 
 
 async def test_the_end_of_a_server_with_a_child_is_noticed(tmp_path: Path) -> None:
@@ -1973,21 +1865,27 @@ noted({str(file)!r})
     await until(lambda: not any(map(is_alive, left)))
 
 
+async def test_a_server_that_closes_its_stdin_at_its_start_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workbench, "LAST_WORDS", 0.1)
+    deaf = runs("os.close(0); time.sleep(600)")
+    async with connected(configuration(a=deaf)) as client:
+        with anyio.fail_after(20):
+            result = await client.call_tool("open_toolbox", {"toolbox_name": "box"})
+    assert result.is_error
+
+
 # === Real servers =====================================================================
 
 
 REAL_SERVERS = Path(workbench.__file__).parent / ".ci" / "servers"
-NOON = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
 REAL_CALLS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "node_modules/.bin/mcp-server-filesystem .": [
         ("list_directory", {"path": "."}),
         ("read_text_file", {"path": "large ä.txt"}),
         ("read_media_file", {"path": "sound.wav"}),
         ("read_text_file", {"path": "/etc/hostname"}),
-    ],
-    "py/bin/mcp-server-time": [
-        ("convert_time", NOON),
-        ("get_current_time", {"timezone": "No"}),
     ],
     "py/bin/mcp-server-git": [
         ("git_status", {"repo_path": "."}),
@@ -2006,7 +1904,7 @@ def real_servers(tmp_path: Path) -> dict[str, dict[str, Any]]:
         if not (REAL_SERVERS / program).exists():
             pytest.skip(f"{REAL_SERVERS / program} is not installed")
         command = {"command": str(REAL_SERVERS / program), "args": args}
-        servers[line] = {**command, "cwd": str(folder)}
+        servers[program.split("-")[-1]] = {**command, "cwd": str(folder)}
     folder.mkdir()
     (folder / "large ä.txt").write_text("Größe 😀\n" * 30_000)
     (folder / "sound.wav").write_bytes(bytes(range(256)))
@@ -2020,32 +1918,24 @@ async def test_real_servers_answer_as_they_do_without_us(
     real_servers: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
     """Each is asked directly and through a workbench, all side by side."""
-    answers: dict[str, list[Any]] = {line: [] for line in REAL_CALLS}
+    answers: dict[str, list[Any]] = {name: [] for name in real_servers}
+    calls = dict(zip(real_servers, REAL_CALLS.values()))
 
-    async def ask(line: str, call: Callable[..., Any]) -> None:
-        results = [await call(name, arguments) for name, arguments in REAL_CALLS[line]]
-        answers[line].append([result.model_dump() for result in results])
+    async def ask(name: str, call: Callable[..., Any]) -> None:
+        results = [await call(*each) for each in calls[name]]
+        answers[name].append([result.model_dump() for result in results])
 
-    async def ask_directly(line: str, server: str) -> None:
-        parameters = StdioServerParameters(**real_servers[line], env=dict(os.environ))
+    async def ask_directly(name: str) -> None:
+        parameters = StdioServerParameters(**real_servers[name], env=dict(os.environ))
         async with Client(parameters, mode="legacy") as direct:
-            for tool in (await direct.list_tools()).tools:
-                schema = {k: v for k, v in tool.input_schema.items() if k != "$schema"}
-                shown[f"box__{server}__{tool.name}"] = tool.description, schema
-            await ask(line, direct.call_tool)
+            await ask(name, direct.call_tool)
 
-    shown: dict[str, Any] = {}
-    names = {line: line.split()[0].split("-")[-1] for line in REAL_CALLS}
-    config = configuration(**{names[line]: s for line, s in real_servers.items()})
-    async with connected_process(config, tmp_path) as client:
-        async with anyio.create_task_group() as tasks:
-            for line, server in names.items():
-                tasks.start_soon(ask_directly, line, server)
-                tasks.start_soon(ask, line, functools.partial(use, client, server))
-        tools = (await open_box(client))["tools"]
-    assert [line for line, (ours, direct) in answers.items() if ours != direct] == []
-    opened = {t["name"]: (t["description"], t["inputSchema"]) for t in tools}
-    assert opened == shown
+    process = connected_process(configuration(**real_servers), tmp_path)
+    async with process as client, anyio.create_task_group() as tasks:
+        for name in real_servers:
+            tasks.start_soon(ask_directly, name)
+            tasks.start_soon(ask, name, functools.partial(use, client, name))
+    assert [name for name, (one, other) in answers.items() if one != other] == []
 
 
 # === Connections: tool changes ========================================================
@@ -2097,13 +1987,18 @@ async def test_a_change_is_there_for_the_next_call(server: str, mode: str) -> No
             assert await changed(client) == [edited, tool(f"added_{count}")]
 
 
-async def test_a_thousand_announcements_cost_two_or_three_listings() -> None:
+async def test_a_thousand_announcements_cost_two_or_three_listings(
+    log: pytest.LogCaptureFixture,
+) -> None:
+    """And a change during the first of these is not lost."""
     async with opened(a=entry("changing")) as client:
         before = int(text(await use(client, "a", "listings")))
-        await become(client, tool("x"), times=1000, seconds=0.5)
-        assert not (await use(client, "a", "x")).is_error
-        assert await changed(client) == [tool("x")]
+        change = {"times": 1000, "seconds": 0.5, "meanwhile": [tool("y")]}
+        await become(client, tool("x"), **change)
+        assert await changed(client) == [tool("y")]
         assert int(text(await use(client, "a", "listings"))) - before in (2, 3)
+    skipped = "Skipping duplicate discovery - already in progress for: box/a"
+    assert ("workbench", logging.DEBUG, skipped) in log.record_tuples
 
 
 async def test_an_open_waits_for_no_more_than_one_listing_that_begins_after_it() -> (
@@ -2133,22 +2028,28 @@ async def test_only_a_call_of_an_unknown_tool_waits_for_a_refresh(
         assert await changed(client) == []
 
 
-async def test_a_change_during_a_refresh_counts(log: pytest.LogCaptureFixture) -> None:
-    async with opened(a=entry("changing")) as client:
-        await become(client, tool("x"), meanwhile=[tool("y")])
-        assert await changed(client) == [tool("y")]
-    skipped = "Skipping duplicate discovery - already in progress for: box/a"
-    assert ("workbench", logging.DEBUG, skipped) in log.record_tuples
+LATE = """
+tools = []
+def listed(request):
+    if tools:
+        return {"tools": tools}
+    tools.append(tool("late"))
+    answer = {"jsonrpc": "2.0", "id": request["id"], "result": {"tools": []}}
+    print(json.dumps(answer))  # is sent together with what follows
+    send({"method": "notifications/tools/list_changed"})
+serve_raw(tools_list=listed)
+"""
 
 
-@pytest.mark.parametrize("seconds", [0.01, 5])
+@pytest.mark.parametrize("seconds", [0, 5])
 async def test_a_change_while_connecting_is_not_lost(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One that is announced just before the first list, or just after it."""
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", seconds)
-    config = configuration(a=entry("changing", "listChanged", "late"))
-    async with connected(config) as client:
-        assert await changed(client) == [tool("late")]
+    for server in (entry("changing", "listChanged", "late"), runs(LATE)):
+        async with connected(configuration(a=server)) as client:
+            assert await changed(client) == [tool("late")]
 
 
 async def test_a_refresh_that_fails_half_way_keeps_the_old_list() -> None:
@@ -2164,10 +2065,14 @@ async def test_a_refresh_that_fails_half_way_keeps_the_old_list() -> None:
 
 async def test_a_server_that_dies_during_a_refresh_is_started_again() -> None:
     async with opened(a=entry("changing")) as client:
-        await become(client, tool("x"), fault="exit")
-        await client.call_tool("open_toolbox", {"toolbox_name": "box"})
-        assert await changed(client) == []
-        assert text(await use(client, "a", "listings")) == "1"
+        for name in ("open_toolbox", "use_tool"):
+            await become(client, tool("x"), fault="exit")
+            x = {"toolbox_name": "box", "tool_name": "box__a__x"}
+            await client.call_tool(
+                name, x if name == "use_tool" else {"toolbox_name": "box"}
+            )
+            assert await changed(client) == []
+            assert text(await use(client, "a", "listings")) == "1"
 
 
 async def test_a_lost_listen_stream_is_opened_again(
@@ -2185,13 +2090,8 @@ async def test_a_lost_listen_stream_is_opened_again(
 async def test_announcements_are_logged_and_not_told_to_the_client(
     server: str, mode: str, log: pytest.LogCaptureFixture
 ) -> None:
-    told: list[Any] = []
-
-    async def receive(message: Any) -> None:
-        told.append(message)
-
-    config = configuration(a=entry(server))
-    async with connected(config, mode, message_handler=receive) as client:
+    config, ear = configuration(a=entry(server)), Ear()
+    async with connected(config, mode, **ear.callbacks) as client:
         await shows(client)
         await become(client, *map(tool, "abc"))
         await shows(client, *map(tool, "abc"))
@@ -2203,19 +2103,18 @@ async def test_announcements_are_logged_and_not_told_to_the_client(
     assert ("workbench", logging.DEBUG, supported) in log.record_tuples
     counts = re.compile("box/a.*3 added.*2 removed.*1 modified")
     levels = [r.levelno for r in log.records if counts.search(r.message)]
-    assert (levels, told) == ([logging.INFO], [])
+    assert (levels, ear.heard) == ([logging.INFO], [])
 
 
 async def test_an_announcement_without_the_capability_warns_and_is_processed(
     log: pytest.LogCaptureFixture,
 ) -> None:
-    async with opened(a=entry("changing", "none", toolFilters=["b*", "x*"])) as client:
+    async with opened(a=entry("changing", "none", toolFilters=["[!f]*"])) as client:
         await become(client, tool("x"), tool("filtered out"))
         assert await changed(client) == [tool("x")]
-    warning = (
-        "Received tools notification from server without listChanged capability: box/a"
-    )
-    assert log.record_tuples.count(("workbench", logging.WARNING, warning)) == 1
+    [warning] = [r.message for r in log.records if r.levelno == logging.WARNING]
+    told = "Received tools notification from server without listChanged capability: %s"
+    assert warning == told % "box/a"
     assert "Server supports tool change notifications: box/a" not in log.messages
 
 
@@ -2229,22 +2128,17 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def listening(command: list[str], port: int) -> AsyncIterator[None]:
-    """A process that serves HTTP at this port, once it says so."""
-    env, said = {**os.environ, "PORT": str(port)}, b""
-    start = anyio.open_process(command, env=env, stderr=subprocess.STDOUT)
-    async with await start as process:
+async def listening(port: int) -> AsyncIterator[None]:
+    """A process of `changing_sdk` at this port, once it says so."""
+    server, said = entry("changing_sdk", port), b""
+    line = [server["command"], *server["args"]]
+    async with await anyio.open_process(line, stderr=subprocess.STDOUT) as process:
         try:
             while b"port %d\n" % port not in said:
                 said += await cast(Any, process.stdout).receive()
             yield
         finally:
             process.kill()
-
-
-def script(name: str) -> list[str]:
-    """The command line of a downstream server of this file."""
-    return [entry(name)["command"], *entry(name)["args"]]
 
 
 @pytest.fixture
@@ -2258,7 +2152,7 @@ async def server() -> AsyncIterator[Remote]:
 async def test_a_remote_server_announces_changes_in_the_era_of_the_client(
     log: pytest.LogCaptureFixture,
 ) -> None:
-    async with listening(script("remote_sdk"), port := free_port()):
+    async with listening(port := free_port()):
         for mode, version in (("legacy", OLDER), ("auto", MODERN)):
             log.clear()
             async with opened(mode, a=remote(port)) as client:
@@ -2278,9 +2172,10 @@ async def test_a_remote_result_may_have_megabytes(server: Remote) -> None:
                 assert (len(text(result)) == size) == fits, path
 
 
-async def test_headers_are_sent_with_every_request_and_no_timeout_cuts_a_silent_call(
+async def test_every_request_has_the_headers_and_no_timeout_and_goes_where_it_is_sent(
     server: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """That a call may be silent for ever; a redirect within the host is followed."""
     limits: set[Any] = set()
     send = httpx2.AsyncClient.send
 
@@ -2291,19 +2186,12 @@ async def test_headers_are_sent_with_every_request_and_no_timeout_cuts_a_silent_
 
     monkeypatch.setattr(httpx2.AsyncClient, "send", watch)
     monkeypatch.setenv("PASSWORD", "sesame-open")
-    headers = {"Authorization": "Bearer ${PASSWORD}"}
-    servers = {path[1:]: server.at(path, headers=headers) for path in ("/mcp", "/sse")}
+    more = {"headers": {"Authorization": "Bearer ${PASSWORD}"}}
+    servers = {path[1:]: server.at(path, **more) for path in ("/mcp", "/sse", "/moved")}
     async with opened(**servers) as client:
-        for name in servers:
-            await use(client, name, "ok")
+        answers = {text(await use(client, name, "ok")) for name in servers}
     assert (server.seen, limits) == ({"bearer sesame-open"}, {None})
-
-
-async def test_a_redirect_within_its_host_is_followed_with_its_body(
-    server: Remote,
-) -> None:
-    async with opened(a=server.at("/moved")) as client:
-        assert text(await use(client, "a", "ok")) == "ok"
+    assert answers == {"ok"}
 
 
 REFUSED = {
@@ -2311,10 +2199,11 @@ REFUSED = {
     "403": "HTTP 403.*headers",
     "404": "HTTP 404",
     "500": "HTTP 500",
+    "full": "session 7 is full",
     "elsewhere": "HTTP 307",
     "page": "HTTP (302|405)",
     "html": "html",
-    **dict.fromkeys(("unreadable", "invalid", "ended", "cut", "closed"), ""),
+    **dict.fromkeys(("unreadable", "ended", "cut", "closed"), ""),
 }
 
 
@@ -2337,35 +2226,31 @@ async def test_a_remote_server_that_does_not_connect_says_why_in_one_line(
         }
     more: Any = {"headers": {"Authorization": "open-sesame"}}
     servers: dict[str, Any] = {"works": entry("plain")}
-    for name in reasons:
+    patterns = {}
+    for name, why in reasons.items():
         transport, url = name.split()
         servers[name] = {"transport": transport, "url": f"{url}?key=sesame", **more}
+        patterns[name] = f"(?!.*sesame)(?=.*{re.escape(url)}).*{why}.*"
     async with connected(configuration(**servers), mode) as client:
         told = (await open_box(client))["servers_failed"]
-    wrong = {
-        name: told.get(name, "came up")
-        for name, why in reasons.items()
-        if not re.fullmatch(f".*{why}.*", told.get(name, "came\nup"))
-        or name.split()[1] not in told[name]
-        or "sesame" in told[name]
-    }
-    assert wrong == {}
+    wrong = [said for n, said in told.items() if not re.fullmatch(patterns[n], said)]
+    assert (wrong, told.keys()) == ([], patterns.keys())
 
 
 async def test_a_request_that_fails_costs_only_its_own_call(server: Remote) -> None:
-    failing = {name: why for name, why in REFUSED.items() if name != "404"}
+    failing = [name for name in REFUSED if name != "404"]
+    start = "Error executing tool 'box__a__"
     async with opened(a=server.at()) as client:
         siblings = asyncio.gather(*(use(client, "a", "wait") for _ in range(3)))
         await until(lambda: server.calls.count("wait") == 3)
         results = await asyncio.gather(*(use(client, "a", name) for name in failing))
         server.released.set()
         answers = [text(result) for result in await siblings]
-    wrong = {
-        name: said
-        for (name, why), said in zip(failing.items(), map(text, results), strict=True)
-        if not re.fullmatch(f"Error executing tool 'box__a__{name}'.*{why}.*", said)
-    }
-    assert (wrong, answers) == ({}, ["released"] * 3)
+    patterns = [f"{start}{name}'.*{REFUSED[name]}.*" for name in failing]
+    told = zip(patterns, map(text, results))
+    assert [each for each in told if not re.fullmatch(*each)] == []
+    assert answers == ["released"] * 3
+    assert [server.calls.count(name) for name in failing] == [1] * len(failing)
 
 
 async def test_a_failure_over_sse_is_told_and_the_next_call_goes_on(
@@ -2383,33 +2268,39 @@ async def test_a_failure_over_sse_is_told_and_the_next_call_goes_on(
         assert text(await use(client, "a", "ok")) == "ok"
 
 
-async def test_an_answer_that_is_not_valid_mcp_is_an_error_over_any_transport(
+async def test_a_json_body_is_the_answer_whatever_its_lines_and_its_id(
     server: Remote,
 ) -> None:
-    async def neither(request: dict[str, Any], _: Any) -> bytes:
-        answer = {"jsonrpc": "2.0", "id": request["id"]}
-        if server.stream is None:
-            return response(200, json.dumps(answer))
-        server.stream.write(event(answer))
-        return response(202)
+    def body(**more: Any) -> bytes:
+        return response(
+            200, json.dumps({"jsonrpc": "2.0", "id": None} | more, indent=1)
+        )
 
-    server.answers["neither"] = neither
-    for path in ("/mcp", "/sse"):
-        async with opened(a=server.at(path)) as client:
-            with anyio.fail_after(20):
-                result = await use(client, "a", "neither")
-            assert result.is_error and "not valid MCP" in text(result), path
-            assert text(await use(client, "a", "ok")) == "ok"
+    error = {"code": 7, "message": "no luck"}
+    server.answers["result"] = body(id=999, result=text_result("a\ud83d"))
+    server.answers |= {"error": body(error=error), "none": body(method="x")}
+    async with opened(a=server.at()) as client:
+        with anyio.fail_after(20):
+            told = [
+                text(await use(client, "a", n)) for n in ("result", "error", "none")
+            ]
+    assert told[0] == "a\ufffd" and "7: no luck" in told[1] and "HTTP 200" in told[2]
 
 
-async def test_half_a_surrogate_pair_is_replaced_over_any_transport(
+async def test_a_spoilt_answer_is_an_error_and_half_a_surrogate_pair_is_replaced(
     server: Remote,
 ) -> None:
-    server.answers["half"] = text_result("a\ud83d")
-    for path in ("/mcp", "/stream", "/sse"):
-        async with opened(a=server.at(path)) as client:
-            with anyio.fail_after(20):
-                assert text(await use(client, "a", "half")) == "a\ufffd", path
+    """Over any transport."""
+    half = text_result("a\ud83d, 😀")
+    server.answers |= {"neither": None, "half": half}
+    servers = {path[1:]: server.at(path) for path in ("/mcp", "/stream", "/sse")}
+    local = runs(f"serve_raw(tool('half'), tools_call=lambda _: {half})")
+    async with opened(**servers, local=local) as client:
+        with anyio.fail_after(20):
+            spoilt = [text(await use(client, name, "neither")) for name in servers]
+            halves = [text(await use(client, n, "half")) for n in (*servers, "local")]
+    assert [told for told in spoilt if "not valid MCP" not in told] == []
+    assert halves == ["a\ufffd, 😀"] * 4
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
@@ -2438,9 +2329,9 @@ async def test_a_server_without_a_get_stream_is_listed_anew_when_it_is_used(
     async with opened(**servers) as client:
         server.answers["seen"] = text_result("new")
         names = await shown_names(client)
-        assert {f"box__{name}__seen" for name in servers} <= {*names}
         server.answers["used"] = text_result("new")
         answers = [text(await use(client, name, "used")) for name in servers]
+    assert {f"box__{name}__seen" for name in servers} <= {*names}
     assert (answers, server.calls.count("initialize")) == (["new"] * 3, 3)
 
 
@@ -2462,16 +2353,8 @@ async def test_many_silent_calls_are_in_nobodys_way_and_leave_no_connection_open
 async def test_a_clients_answer_that_is_refused_costs_only_the_call_that_asked(
     server: Remote,
 ) -> None:
-    async def accept(*_: Any) -> types.ElicitResult:
-        return types.ElicitResult(action="accept", content={})
-
     async def ask(request: dict[str, Any], stream: Any) -> bytes:
-        how = request["params"]["arguments"]["how"]
-        asked = {
-            "message": "?",
-            "requestedSchema": {"type": "object", "properties": {}},
-        }
-        question = {"id": how, "method": "elicitation/create", "params": asked}
+        question = {**ELICIT, "id": request["params"]["arguments"]["how"]}
         stream.write(STREAM + event(question))
         await accepted.wait()
         return event({"id": request["id"], "result": text_result("accepted")})
@@ -2484,7 +2367,7 @@ async def test_a_clients_answer_that_is_refused_costs_only_the_call_that_asked(
     accepted = anyio.Event()
     server.answers |= {"ask": ask, "refused": response(500), "slow": slow}
     config = configuration(a=server.at())
-    async with connected(config, elicitation_callback=accept) as client:
+    async with connected(config, **Ear("elicitation").callbacks) as client:
         sibling = asyncio.ensure_future(use(client, "a", "wait"))
         with anyio.fail_after(20):
             refused = await use(client, "a", "ask", {"how": "refused"})
@@ -2498,24 +2381,14 @@ async def test_a_clients_answer_that_is_refused_costs_only_the_call_that_asked(
 async def test_all_calls_to_a_forgotten_session_go_to_a_fresh_one(
     stale: str, server: Remote
 ) -> None:
+    server.stale = stale
     async with opened(a=server.at()) as client:
-        server.session, server.stale = "2", stale
-        results = await at_once(9, lambda: use(client, "a", "ok"))
-    assert [text(result) for result in results] == ["ok"] * 9
-    assert server.calls.count("ok") == 9
-
-
-async def test_an_error_with_status_400_does_not_repeat_the_call(
-    server: Remote,
-) -> None:
-    async with opened(a=server.at()) as client:
-        for message in ("no such session_name", "booking session 7 is full"):
-            error = {"code": -32602, "message": message}
-            body = json.dumps({"jsonrpc": "2.0", "id": 1, "error": error})
-            server.answers["wait"] = response(400, body)
-            result = await use(client, "a", "wait")
-            assert result.is_error and f"-32602: {message}" in text(result)
-    assert server.calls.count("wait") == 2
+        before = resources()
+        for server.session in "234":
+            results = await at_once(9, lambda: use(client, "a", "ok"))
+            assert [text(result) for result in results] == ["ok"] * 9
+        await leaves_nothing_behind(before)
+    assert (server.calls.count("ok"), server.calls.count("initialize")) == (27, 4)
 
 
 async def test_a_listing_of_a_former_session_that_arrives_late_changes_nothing(
@@ -2539,67 +2412,19 @@ async def test_a_listing_of_a_former_session_that_arrives_late_changes_nothing(
         assert text(await use(client, "a", "new")) == "new"
 
 
-@pytest.mark.parametrize("program", ["remote_sdk", "server-everything"])
-async def test_a_remote_server_that_was_restarted_answers_the_next_call(
-    program: str,
-) -> None:
-    command, port = script("remote_sdk"), free_port()
-    if program == "server-everything":
-        executable = REAL_SERVERS / "node_modules" / ".bin" / "mcp-server-everything"
-        if not executable.exists():
-            pytest.skip("server-everything is not installed")
-        command = [str(executable), "streamableHttp"]
-
+async def test_a_remote_server_that_was_restarted_answers_the_next_call() -> None:
     async def answers() -> list[str]:
         calls = (use(client, "a", "echo", {"message": "x"}) for client in (old, new))
         return [text(result) for result in await asyncio.gather(*calls)]
 
-    config = configuration(a=remote(port))
+    config = configuration(a=remote(port := free_port()))
     async with connected(config, "legacy") as old, connected(config, "auto") as new:
         for _ in range(2):
-            async with listening(command, port):
+            async with listening(port):
                 assert await answers() == ["Echo: x"] * 2
         assert "refused" in (await answers())[0]
-        async with listening(command, port):
+        async with listening(port):
             assert await answers() == ["Echo: x"] * 2
-
-
-# === Connections: resources ===========================================================
-
-
-def resources() -> dict[str, int]:
-    """How many there are of what the end of a server must not leave behind."""
-    gc.collect()
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    return {
-        "processes": len(children.read_text().split()),
-        "files": len(os.listdir("/proc/self/fd")),
-        "threads": threading.active_count(),
-        "tasks": len(asyncio.all_tasks()),
-        "objects": sum(type(o).__module__ == "workbench" for o in gc.get_objects()),
-    }
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts in /proc")
-async def test_a_server_that_dies_again_and_again_leaves_nothing_behind(
-    server: Remote,
-) -> None:
-    code = """
-answers = iter([text_result("ok")])
-serve_raw(tool("ok"), tools_call=lambda _: next(answers, None) or os._exit(3))"""
-
-    async def ends() -> list[bool]:
-        server.session += "1"
-        await use(client, "b", "ok")
-        return [(await use(client, "a", "ok")).is_error for _ in range(2)]
-
-    async with opened(a=runs(code), b=server.at()) as client:
-        assert await ends() == await ends() == [False, True]
-        before = resources()
-        for _ in range(10):
-            await ends()
-        await until(lambda: all(n <= before[key] for key, n in resources().items()))
-    assert server.calls.count("initialize") == 13
 
 
 # === A transparent proxy ==============================================================
@@ -3569,3 +3394,9 @@ def test_an_argument_of_megabytes_comes_back_whole(tmp_path: Path) -> None:
     big = "é🧰x" * 1_000_000  # 7 MB, read in chunks that end inside of characters
     with Wire(tmp_path) as wire:
         assert wire.initialize().use("good", x=big) == json.dumps({"x": big})
+
+
+def test_a_client_that_closes_stderr_is_served_all_the_same(tmp_path: Path) -> None:
+    with Wire(tmp_path, stdio={"stderr": PIPE}) as wire:
+        wire.process.stderr.close()
+        assert wire.initialize().still_serves()
