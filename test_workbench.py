@@ -673,6 +673,8 @@ from pydantic import TypeAdapter
 import workbench
 
 pytestmark = pytest.mark.anyio
+Monkey = pytest.MonkeyPatch
+Logs = pytest.LogCaptureFixture
 
 
 @pytest.fixture
@@ -786,10 +788,8 @@ BAD_ENTRIES = """
 {"command": "x", "serverUrl": "http://x"} => : expected either 'command' or 'url', found both
 {"command": "x", "type": "sse"} => .type: expected stdio, found another string
 {"url": "http://x", "type": "stdio"} => .type: expected http or sse, found another string
-{"command": "x", "transport": 1} => .transport: expected a string, found number
 {"command": ""} => .command: expected a non-empty string, found an empty string
 {"command": "x", "args": ["y", true]} => .args[1]: expected a string, found boolean
-{"command": "x", "env": {"A": {}}} => .env.A: expected a string, found object
 {"url": "x.com"} => .url: expected an http:// or https:// URL, found another string
 {"command": "x", "toolFilters": "a*"} => .toolFilters: expected a list, found string
 """.strip().splitlines()
@@ -943,9 +943,7 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize(("data", "told"), BAD_FILES)
-def test_a_file_that_is_not_plain_json_is_an_error(
-    data: bytes, told: str, tmp_path: Path
-) -> None:
+def test_a_file_must_be_plain_json(data: bytes, told: str, tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_bytes(data)
     with pytest.raises(workbench.ConfigError) as error:
@@ -954,9 +952,7 @@ def test_a_file_that_is_not_plain_json_is_an_error(
     assert (str(error.value), told in problem) == (f"{path}:\n{problem}", True)
 
 
-def test_the_configuration_is_searched_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
     find, variable = workbench.find_config, "WORKBENCH_CONFIG"
     [server] = find(None, {}).toolboxes["demo"].servers.values()
@@ -1089,7 +1085,7 @@ async def test_the_tools_name_the_toolboxes_and_cost_little() -> None:
 
 
 async def test_a_referenced_variable_reaches_only_the_servers_that_set_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: Monkey,
 ) -> None:
     for name in ("TOKEN", "ARG", "OFF", "NOTE"):
         monkeypatch.setenv(f"WB_{name}", name)
@@ -1117,9 +1113,7 @@ KEY = "---BEGIN---\nMIIEpAIBAAKC\\ä\n---END---"
 LITERALS = ["env-0123456", "header-0123", "query-01234", "user-012345", "pass-012345"]
 
 
-async def test_no_secret_is_logged_or_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.setenv("WB_TOKEN", TOKEN)
     monkeypatch.setenv("WB_KEY", KEY)
     words = ("${WB_TOKEN}", "${WB_KEY}", *LITERALS, "Grüße")
@@ -1245,9 +1239,7 @@ def test_check_prints_each_server_as_it_settles(tmp_path: Path) -> None:
     assert (process.returncode, starts.read_text()) == (1, "x")
 
 
-async def test_check_tells_what_servers_cost_a_model(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_check_tells_the_cost(capsys: Capture, monkeypatch: Monkey) -> None:
     told = "lambda _: {**initialized(), 'instructions': 'i' * 500}"
     toolboxes = {}
     for name, described in {"over": "'d' * 51_000", "under": "'ä' * 48_000"}.items():
@@ -1396,7 +1388,7 @@ async def test_a_failing_server_costs_only_itself(tmp_path: Path) -> None:
 
 
 async def test_where_all_servers_fail_opening_fails_and_nothing_is_left_running(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Monkey
 ) -> None:
     monkeypatch.setattr(workbench, "CONNECT_TIMEOUT", 1)
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
@@ -1440,7 +1432,7 @@ def test_the_time_limits_are_those_that_clients_can_wait_for() -> None:
 
 
 async def test_open_toolbox_waits_for_the_first_server_and_names_who_still_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Monkey
 ) -> None:
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
     slow = entry("noted", tmp_path / "slow", tmp_path / "gate")
@@ -1458,7 +1450,7 @@ async def test_open_toolbox_waits_for_the_first_server_and_names_who_still_start
 
 
 async def test_by_the_answer_timeout_every_caller_is_told_that_a_server_still_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Monkey
 ) -> None:
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
     monkeypatch.setattr(workbench, "ANSWER_TIMEOUT", 0.3)
@@ -1516,9 +1508,7 @@ FAILURES: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-async def test_the_reason_of_each_failure_is_one_line_that_says_why(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_reason_of_a_failure_is_one_line(monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 30)
     servers = {f"s{number}": server for number, (server, _) in enumerate(FAILURES)}
     async with connected(configuration(**servers, good=entry("plain"))) as client:
@@ -1545,7 +1535,7 @@ TOOL_LISTS = {
 }
 
 
-async def test_a_tool_list_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tool_list_is_read_to_its_end(monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 30)
     servers = {f"s{number}": lists(code) for number, code in enumerate(TOOL_LISTS)}
     async with connected(configuration(**servers)) as client:
@@ -1673,7 +1663,9 @@ BLOCKS: list[dict[str, Any]] = [
     {"type": "resource", "resource": {**RESOURCE, "blob": "aGk="}},
     {"type": "resource_link", "name": "t", "title": "T", "size": 5, **RESOURCE},
 ]
+DEEP = json.loads('{"a":' * 220 + "1" + "}" * 220)
 RESULTS: list[dict[str, Any]] = [
+    text_result("deeper than some parsers read", structuredContent=DEEP),
     {"content": BLOCKS},
     {"content": []},
     text_result("ä😀x" * 300_000),
@@ -1757,16 +1749,6 @@ async def test_a_log_line_with_the_id_of_a_call_is_not_its_answer() -> None:
         answer = {"line": lines, "result": text_result("the answer")}
         with anyio.fail_after(5):
             assert text(await use(client, "a", "answer", answer)) == "the answer"
-
-
-async def test_a_deeply_nested_result_is_delivered() -> None:
-    code = (
-        "deep = 1\nfor _ in range(250): deep = {'a': deep}\n"
-        "serve_raw(tool(), tools_call=lambda _: text_result('x', structuredContent=deep))"
-    )
-    async with opened(a=runs(code)) as client:
-        with anyio.fail_after(20):
-            assert text(await use(client, "a", "echo")) == "x"
 
 
 # === A server that dies ===============================================================
@@ -1865,9 +1847,7 @@ noted({str(file)!r})
     await until(lambda: not any(map(is_alive, left)))
 
 
-async def test_a_server_that_closes_its_stdin_at_its_start_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_server_that_closes_its_stdin_is_given_up(monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "LAST_WORDS", 0.1)
     deaf = runs("os.close(0); time.sleep(600)")
     async with connected(configuration(a=deaf)) as client:
@@ -1947,7 +1927,7 @@ in_both_eras = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+def log(caplog: Logs) -> Logs:
     """What the workbench logs."""
     caplog.set_level(logging.DEBUG, "workbench")
     return caplog
@@ -1987,9 +1967,7 @@ async def test_a_change_is_there_for_the_next_call(server: str, mode: str) -> No
             assert await changed(client) == [edited, tool(f"added_{count}")]
 
 
-async def test_a_thousand_announcements_cost_two_or_three_listings(
-    log: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_thousand_announcements_cost_two_or_three_listings(log: Logs) -> None:
     """And a change during the first of these is not lost."""
     async with opened(a=entry("changing")) as client:
         before = int(text(await use(client, "a", "listings")))
@@ -2016,9 +1994,7 @@ serve_raw(tools_list=listed)"""
                 await open_box(client)
 
 
-async def test_only_a_call_of_an_unknown_tool_waits_for_a_refresh(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_only_a_call_of_an_unknown_tool_waits(monkeypatch: Monkey) -> None:
     async with opened("auto", a=entry("changing_sdk")) as client:
         await become(client, tool("x"), seconds=1000)
         monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 1000)
@@ -2042,9 +2018,7 @@ serve_raw(tools_list=listed)
 
 
 @pytest.mark.parametrize("seconds", [0, 5])
-async def test_a_change_while_connecting_is_not_lost(
-    seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_early_change_is_lost(seconds: float, monkeypatch: Monkey) -> None:
     """One that is announced just before the first list, or just after it."""
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", seconds)
     for server in (entry("changing", "listChanged", "late"), runs(LATE)):
@@ -2075,9 +2049,7 @@ async def test_a_server_that_dies_during_a_refresh_is_started_again() -> None:
             assert text(await use(client, "a", "listings")) == "1"
 
 
-async def test_a_lost_listen_stream_is_opened_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_lost_listen_stream_is_opened_again(monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "RELISTEN_DELAY", 0.1)
     async with opened("auto", a=entry("changing_sdk")) as client:
         await become(client, tool("y"), lose=True)
@@ -2088,7 +2060,7 @@ async def test_a_lost_listen_stream_is_opened_again(
 
 @in_both_eras
 async def test_announcements_are_logged_and_not_told_to_the_client(
-    server: str, mode: str, log: pytest.LogCaptureFixture
+    server: str, mode: str, log: Logs
 ) -> None:
     config, ear = configuration(a=entry(server)), Ear()
     async with connected(config, mode, **ear.callbacks) as client:
@@ -2106,9 +2078,7 @@ async def test_announcements_are_logged_and_not_told_to_the_client(
     assert (levels, ear.heard) == ([logging.INFO], [])
 
 
-async def test_an_announcement_without_the_capability_warns_and_is_processed(
-    log: pytest.LogCaptureFixture,
-) -> None:
+async def test_an_announcement_without_the_capability_warns(log: Logs) -> None:
     async with opened(a=entry("changing", "none", toolFilters=["[!f]*"])) as client:
         await become(client, tool("x"), tool("filtered out"))
         assert await changed(client) == [tool("x")]
@@ -2149,9 +2119,7 @@ async def server() -> AsyncIterator[Remote]:
     server.listener.close()
 
 
-async def test_a_remote_server_announces_changes_in_the_era_of_the_client(
-    log: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_remote_server_announces_changes_in_both_eras(log: Logs) -> None:
     async with listening(port := free_port()):
         for mode, version in (("legacy", OLDER), ("auto", MODERN)):
             log.clear()
@@ -2173,7 +2141,7 @@ async def test_a_remote_result_may_have_megabytes(server: Remote) -> None:
 
 
 async def test_every_request_has_the_headers_and_no_timeout_and_goes_where_it_is_sent(
-    server: Remote, monkeypatch: pytest.MonkeyPatch
+    server: Remote, monkeypatch: Monkey
 ) -> None:
     """That a call may be silent for ever; a redirect within the host is followed."""
     limits: set[Any] = set()
@@ -2209,7 +2177,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_remote_server_that_does_not_connect_says_why_in_one_line(
-    mode: str, server: Remote, monkeypatch: pytest.MonkeyPatch
+    mode: str, server: Remote, monkeypatch: Monkey
 ) -> None:
     limits = {"HTTP_TIMEOUT": 3, "CONNECT_TIMEOUT": 4, "OPEN_TIMEOUT": 60}
     for name, seconds in limits.items():
@@ -2253,9 +2221,7 @@ async def test_a_request_that_fails_costs_only_its_own_call(server: Remote) -> N
     assert [server.calls.count(name) for name in failing] == [1] * len(failing)
 
 
-async def test_a_failure_over_sse_is_told_and_the_next_call_goes_on(
-    server: Remote,
-) -> None:
+async def test_a_failure_over_sse_is_told_and_mended(server: Remote) -> None:
     async with opened(a=server.at("/sse")) as client:
         for name in ("500", "closed"):
             failed = text(await use(client, "a", name))
@@ -2268,9 +2234,7 @@ async def test_a_failure_over_sse_is_told_and_the_next_call_goes_on(
         assert text(await use(client, "a", "ok")) == "ok"
 
 
-async def test_a_json_body_is_the_answer_whatever_its_lines_and_its_id(
-    server: Remote,
-) -> None:
+async def test_a_json_body_is_the_answer_whatever_its_id(server: Remote) -> None:
     def body(**more: Any) -> bytes:
         return response(
             200, json.dumps({"jsonrpc": "2.0", "id": None} | more, indent=1)
@@ -2287,9 +2251,7 @@ async def test_a_json_body_is_the_answer_whatever_its_lines_and_its_id(
     assert told[0] == "a\ufffd" and "7: no luck" in told[1] and "HTTP 200" in told[2]
 
 
-async def test_a_spoilt_answer_is_an_error_and_half_a_surrogate_pair_is_replaced(
-    server: Remote,
-) -> None:
+async def test_spoilt_answers_are_errors_over_any_transport(server: Remote) -> None:
     """Over any transport."""
     half = text_result("a\ud83d, 😀")
     server.answers |= {"neither": None, "half": half}
@@ -2305,7 +2267,7 @@ async def test_a_spoilt_answer_is_an_error_and_half_a_surrogate_pair_is_replaced
 
 @pytest.mark.parametrize("is_silent", [False, True])
 async def test_a_call_whose_events_can_be_resumed_ends_when_its_server_stays_dead(
-    is_silent: bool, server: Remote, monkeypatch: pytest.MonkeyPatch
+    is_silent: bool, server: Remote, monkeypatch: Monkey
 ) -> None:
     async def die(*_: Any) -> bytes:
         if is_silent:
@@ -2322,9 +2284,7 @@ async def test_a_call_whose_events_can_be_resumed_ends_when_its_server_stays_dea
     assert text(result).startswith("Error executing tool 'box__a__die'")
 
 
-async def test_a_server_without_a_get_stream_is_listed_anew_when_it_is_used(
-    server: Remote,
-) -> None:
+async def test_a_server_without_a_get_stream_is_listed_anew(server: Remote) -> None:
     servers = {f"get{n}": server.at(f"/mcp?{n}") for n in (404, 405, 429)}
     async with opened(**servers) as client:
         server.answers["seen"] = text_result("new")
@@ -2335,9 +2295,7 @@ async def test_a_server_without_a_get_stream_is_listed_anew_when_it_is_used(
     assert (answers, server.calls.count("initialize")) == (["new"] * 3, 3)
 
 
-async def test_many_silent_calls_are_in_nobodys_way_and_leave_no_connection_open(
-    server: Remote,
-) -> None:
+async def test_many_silent_calls_leave_no_connection_open(server: Remote) -> None:
     servers = {path[1:]: server.at(path) for path in ("/mcp", "/stream")}
     async with opened(**servers) as client:
         before = server.connections
@@ -2350,9 +2308,7 @@ async def test_many_silent_calls_are_in_nobodys_way_and_leave_no_connection_open
         await until(lambda: server.connections <= before, 20)
 
 
-async def test_a_clients_answer_that_is_refused_costs_only_the_call_that_asked(
-    server: Remote,
-) -> None:
+async def test_a_clients_answer_that_is_refused_costs_one_call(server: Remote) -> None:
     async def ask(request: dict[str, Any], stream: Any) -> bytes:
         question = {**ELICIT, "id": request["params"]["arguments"]["how"]}
         stream.write(STREAM + event(question))
@@ -2378,9 +2334,7 @@ async def test_a_clients_answer_that_is_refused_costs_only_the_call_that_asked(
 
 
 @pytest.mark.parametrize("stale", ["404", "400"])
-async def test_all_calls_to_a_forgotten_session_go_to_a_fresh_one(
-    stale: str, server: Remote
-) -> None:
+async def test_a_forgotten_session_is_replaced(stale: str, server: Remote) -> None:
     server.stale = stale
     async with opened(a=server.at()) as client:
         before = resources()
@@ -2391,9 +2345,7 @@ async def test_all_calls_to_a_forgotten_session_go_to_a_fresh_one(
     assert (server.calls.count("ok"), server.calls.count("initialize")) == (27, 4)
 
 
-async def test_a_listing_of_a_former_session_that_arrives_late_changes_nothing(
-    server: Remote,
-) -> None:
+async def test_a_late_listing_of_a_former_session_is_ignored(server: Remote) -> None:
     async def late(*_: Any) -> dict[str, Any]:
         old = await server.listing()
         server.answers |= {"tools/list": server.listing, "new": text_result("new")}
@@ -2434,7 +2386,6 @@ FORM |= {"requestedSchema": {"type": "object", "properties": {}}}
 SIGN_IN = {"mode": "url", "message": "Sign in", "url": "https://a.b/c?d=e"}
 SIGN_IN |= {"elicitationId": "e1"}
 ELICIT = {"method": "elicitation/create", "params": FORM}
-UNANSWERED = {**ELICIT, "params": {**FORM, "_meta": {"answer": "never"}}}
 ACCEPTED = {"action": "accept", "content": {"name": "Ada"}}
 PARIS = {"type": "text", "text": "Paris"}
 SAMPLED = {"role": "assistant", "model": "m", "content": PARIS, "stopReason": "end"}
@@ -2625,9 +2576,7 @@ async def test_a_client_of_2026_is_asked_in_rounds() -> None:
 
 
 @ERAS
-async def test_progress_comes_under_the_token_of_its_own_call(
-    mode: str, tmp_path: Path
-) -> None:
+async def test_progress_comes_under_its_own_token(mode: str, tmp_path: Path) -> None:
     async def call(label: str) -> None:
         given = {"messages": progress(label), "calls": 2}
         await peer.call("say", given, _meta={"progressToken": label})
@@ -2642,9 +2591,7 @@ async def test_progress_comes_under_the_token_of_its_own_call(
 
 
 @ERAS
-async def test_calls_cancelled_at_random_moments_leave_nothing_behind(
-    mode: str, tmp_path: Path
-) -> None:
+async def test_cancelled_calls_leave_nothing_behind(mode: str, tmp_path: Path) -> None:
     moments = random.Random(4)
 
     async def call(number: int) -> None:
@@ -2662,18 +2609,6 @@ async def test_calls_cancelled_at_random_moments_leave_nothing_behind(
             while sorted(seen["started"]) != sorted(seen["cancelled"]):
                 seen = await peer.answer("seen")
             await until(lambda: len(asyncio.all_tasks()) <= before)
-
-
-async def test_a_call_is_answered_while_a_request_waits_for_its_end() -> None:
-    async with box_peer("legacy", Ear(), a=BOTH) as peer:
-        with anyio.fail_after(30):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(peer.call, "ask", UNANSWERED)
-                await peer.ear.asked.wait()
-                result = await peer.call("result", {"content": [PARIS]})
-                tasks.cancel_scope.cancel()
-            await peer.ear.withdrawn.wait()
-    assert result == {"content": [PARIS]}
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -2723,7 +2658,7 @@ async def test_a_server_is_offered_what_the_client_declared() -> None:
 
 @pytest.mark.parametrize(("declared", "mode"), [({}, "form"), ({"url": {}}, "url")])
 async def test_an_elicitation_mode_that_the_client_lacks_is_an_error(
-    declared: Any, mode: str, monkeypatch: pytest.MonkeyPatch
+    declared: Any, mode: str, monkeypatch: Monkey
 ) -> None:
     capabilities = types.ClientCapabilities.model_validate({"elicitation": declared})
     monkeypatch.setattr(ClientSession, "_build_capabilities", lambda *_: capabilities)
@@ -2744,9 +2679,7 @@ async def test_changed_roots_are_told_to_every_open_server() -> None:
     assert [each["params"]["data"] for each in ear.heard] == ["roots changed"] * 2
 
 
-async def test_a_log_level_holds_for_open_servers_and_later_ones(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_log_level_holds_for_open_servers_and_later_ones(caplog: Logs) -> None:
     caplog.set_level(logging.DEBUG, "workbench")
     ear, names, levels = Ear(), ("older", "modern"), ["error", "critical"]
     servers: Any = {name: OWN_SERVERS[name] for name in names}
@@ -2808,9 +2741,7 @@ async def test_input_that_does_not_conform_is_an_error_that_names_the_field() ->
         assert result.is_error and f"'{field}'" in text(result), arguments
 
 
-async def test_time_knows_every_iana_zone_and_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_time_knows_every_iana_zone_and_no_other(monkeypatch: Monkey) -> None:
     now = datetime.datetime.fromisoformat("2026-03-08T06:59:59+00:00")
     monkeypatch.setattr(workbench, "_now", lambda: now)
     zones = zoneinfo.available_timezones()
@@ -2826,9 +2757,7 @@ async def test_time_knows_every_iana_zone_and_no_other(
             assert result.is_error and told, zone
 
 
-async def test_time_is_now_in_utc_which_needs_no_zone_data(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_time_is_now_in_utc_which_needs_no_zone_data(monkeypatch: Monkey) -> None:
     def no_data(name: str) -> None:
         raise IsADirectoryError(name)
 
@@ -2838,22 +2767,6 @@ async def test_time_is_now_in_utc_which_needs_no_zone_data(
         age = time.time() - datetime.datetime.fromisoformat(shown).timestamp()
         assert age < 60 and shown.endswith("+00:00")
     assert (await call_toolbox("time", timezone="Europe/Berlin")).is_error
-
-
-async def test_a_tool_is_added_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = dict(workbench.TOOLBOX_TOOLS)
-    monkeypatch.setattr(workbench, "TOOLBOX_TOOLS", registry)
-    schema = {"type": "object", "properties": {"text": {}}, "required": ["text"]}
-
-    @workbench.tool(registry, title="Shout Tool", input_schema=schema)
-    async def shout(_: Any, arguments: Any) -> str:
-        return str(arguments["text"].upper())
-
-    async with Client(workbench.create_toolbox_server()) as client:
-        *_, listed = (await client.list_tools()).tools
-    assert (listed.name, listed.title) == ("shout", "Shout Tool")
-    assert text(await call_toolbox("shout", text="hey")) == "HEY"
-    assert (await call_toolbox("shout")).is_error
 
 
 # === The toolbox over HTTP ============================================================
@@ -3005,9 +2918,7 @@ def test_a_streamable_http_session_ends_with_its_delete(toolbox: HttpToolbox) ->
         assert status(toolbox, method, "/mcp", **session) == expected
 
 
-async def test_one_url_serves_every_client_of_the_sdk_at_once(
-    toolbox: HttpToolbox,
-) -> None:
+async def test_one_url_serves_every_client_at_once(toolbox: HttpToolbox) -> None:
     async def talk(number: int, transport: str, mode: str) -> str:
         way: Any = sse_client(toolbox.url) if transport == "sse" else toolbox.url
         async with Client(way, mode=mode) as client:
@@ -3021,9 +2932,7 @@ async def test_one_url_serves_every_client_of_the_sdk_at_once(
     assert (await asyncio.gather(*talks)).count(MODERN) == 8
 
 
-def test_on_loopback_its_own_names_are_served_and_no_other_on_any_route(
-    toolbox: HttpToolbox,
-) -> None:
+def test_on_loopback_foreign_names_are_refused(toolbox: HttpToolbox) -> None:
     assert f"//127.0.0.1:{toolbox.port}/" in toolbox.url  # unless told otherwise
     for name in ("127.0.0.1", "localhost", "[::1]"):
         host = f"{name}:{toolbox.port}"
@@ -3070,7 +2979,7 @@ def test_a_signal_ends_it_with_status_0_while_streams_are_open(signals: str) -> 
 
 @pytest.mark.filterwarnings("ignore:unclosed")  # of a port that is no port
 def test_an_address_that_cannot_be_served_is_one_line_and_status_1(
-    toolbox: HttpToolbox, caplog: pytest.LogCaptureFixture
+    toolbox: HttpToolbox, caplog: Logs
 ) -> None:
     addresses = [f"127.0.0.1:{toolbox.port}", "", "nowhere", "70000", "127.0.0.1:"]
     assert [workbench.serve_http(address) for address in addresses] == [1] * 5
@@ -3248,9 +3157,7 @@ def bring_to(wire: Wire, state: str) -> int:
     return len(calls)
 
 
-def test_it_ends_in_every_state_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_ends_and_leaves_nothing(tmp_path: Path, monkeypatch: Monkey) -> None:
     def check(endings: str, state: str) -> None:
         folder = tmp_path / f"{endings} {state}".replace(" ", "-")
         folder.mkdir()
@@ -3296,15 +3203,6 @@ def test_stdout_may_be_a_file(tmp_path: Path) -> None:
         anyio.run(until, lambda: '"id":1' in file.read_text())
         wire.end("SIGTERM")
         assert wire.status() == 0
-
-
-def test_stdin_may_be_a_file_and_its_end_ends_it(tmp_path: Path) -> None:
-    request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HANDSHAKE}
-    (tmp_path / "input").write_text(json.dumps(request) + "\n")
-    arguments = command({"toolboxes": {}}, tmp_path)
-    with (tmp_path / "input").open() as file:
-        answer = subprocess.check_output(arguments, stdin=file, timeout=20)
-    assert json.loads(answer)["id"] == 1
 
 
 # === Faults of servers ================================================================
