@@ -327,7 +327,7 @@ HTTP_FAULTS = {
     "404": response(404, "Not\nfound"),
     "500": response(500, "Oh\nno"),
     "moved": response(307, location="/moved/"),
-    "elsewhere": response(307, location="http://127.0.0.1:1/mcp"),
+    "elsewhere": response(307, location="http://sesame@127.0.0.1:1/mcp?sesame"),
     "page": response(302, location="/login"),
     "html": response(200, "<html>\n</html>", content_type="text/html"),
     "unreadable": response(200, "data: {\n\n", **EVENTS),

@@ -210,7 +210,9 @@ class _ConfigReader:
             name, default, end = reference.groups()
             if name is None:
                 if end:
-                    about = f"{reference[0]!r} is no variable and stays as it is"
+                    about = (
+                        "a ${...} that names no variable (in capitals) stays as text"
+                    )
                     self.warnings.append(f"{place}: {about}")
                 else:
                     self.problem(place, "a '}' after '${'", "the end of the string")
