@@ -1051,7 +1051,7 @@ class Life:
 
     def hung_up(self, how: str) -> None:
         """The connection has ended, and all that came over it was handed on."""
-        self.how = self.how or how
+        self.how = self.how or self.shared.mask(how)
         self.gone.set()
         self.ended.set()
 
@@ -1732,10 +1732,8 @@ async def open_toolbox(context: _Context, arguments: JSON) -> str:
     workbench: Workbench = context.lifespan_context
     workbench.shared.client = context.session
     on_progress = context.session.report_progress
-    answer = await workbench.open_toolbox(arguments["toolbox_name"], on_progress)
-    mask, failed = workbench.config.mask, answer.get("servers_failed", {})
-    failed.update({server: mask(why) for server, why in failed.items()})
-    return _compact(answer)
+    name = arguments["toolbox_name"]
+    return _compact(await workbench.open_toolbox(name, on_progress))
 
 
 @tool(
@@ -2110,7 +2108,7 @@ async def check(config: WorkbenchConfig) -> int:
         if about is None:
             told = life.session.instructions if life.session else None
             about = f"{counted(len(shown), 'tool'):9}  {_amount(shown, told or '')}"
-        state, about = states[life.failure is None], config.mask(about)
+        state = states[life.failure is None]
         _say(f"{life.name:{width}}  {state}  {seconds:5.1f} s  {about}")
 
     async with running_workbench(config) as workbench:
