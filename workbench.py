@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import sys
 
-if sys.version_info < (3, 11):  # noqa: UP036, which has not met those who run it
+if sys.version_info < (3, 11):  # noqa: UP036 (a copied file meets any Python)
     sys.exit(f"workbench.py needs Python 3.11 or newer, not {sys.version.split()[0]}")
 
 import argparse
