@@ -657,6 +657,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast, get_args
 
 import anyio
@@ -846,7 +847,7 @@ def warned_about(config: workbench.WorkbenchConfig) -> list[str]:
 
 
 def test_what_is_ignored_is_warned_about_except_comments() -> None:
-    more = {"headers": 5, "timeout": 1, "autoApprove": ["${"], "description": None}
+    more = {"headers": 5, "timeout": 1, "autoApprove": ["${"], "unit": None}
     data = one_server(command="x", env={"_": 1, "${A}": "${A}"}, _x="${", **more)
     data |= {"mcpServers": {}, "toolMode": "proxy", "_": "${"}
     box = data["toolboxes"]["t"]
@@ -1847,15 +1848,6 @@ noted({str(file)!r})
     await until(lambda: not any(map(is_alive, left)))
 
 
-async def test_a_server_that_closes_its_stdin_is_given_up(monkeypatch: Monkey) -> None:
-    monkeypatch.setattr(workbench, "LAST_WORDS", 0.1)
-    deaf = runs("os.close(0); time.sleep(600)")
-    async with connected(configuration(a=deaf)) as client:
-        with anyio.fail_after(20):
-            result = await client.call_tool("open_toolbox", {"toolbox_name": "box"})
-    assert result.is_error
-
-
 # === Real servers =====================================================================
 
 
@@ -2743,7 +2735,9 @@ async def test_input_that_does_not_conform_is_an_error_that_names_the_field() ->
 
 async def test_time_knows_every_iana_zone_and_no_other(monkeypatch: Monkey) -> None:
     now = datetime.datetime.fromisoformat("2026-03-08T06:59:59+00:00")
-    monkeypatch.setattr(workbench, "_now", lambda: now)
+    clock = SimpleNamespace(now=now.astimezone)
+    fixed = SimpleNamespace(datetime=clock, UTC=datetime.UTC)
+    monkeypatch.setattr(workbench, "datetime", fixed)
     zones = zoneinfo.available_timezones()
     assert zones, "no zone data on this machine"
     async with Client(workbench.create_toolbox_server()) as client:

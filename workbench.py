@@ -30,7 +30,6 @@ import datetime
 import difflib
 import fnmatch
 import functools
-import importlib
 import ipaddress
 import json
 import logging
@@ -41,7 +40,6 @@ import select
 import signal
 import socket
 import stat
-import weakref
 import zoneinfo
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -53,7 +51,6 @@ from urllib.parse import parse_qsl, urlencode
 
 import anyio
 import anyio.abc
-import anyio.to_thread
 import httpx2
 from mcp import types
 from mcp.client.session import ClientRequestContext, ClientSession, IncomingMessage
@@ -61,6 +58,7 @@ from mcp.client.sse import sse_client
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp.os.win32.utilities import get_windows_executable_command
 from mcp.server import transport_security as security
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
@@ -89,7 +87,6 @@ EXIT_TIMEOUT = 3.2  # from a signal or the end of stdin to the end of this proce
 RELISTEN_DELAY = 1.0  # between attempts to open a lost `subscriptions/listen` stream
 
 MAX_PAGES = 250  # of one `tools/list`, before its server is taken to be looping
-MAX_RESUMPTIONS = 100  # of the events of one call: the SDK does it without end
 LARGE_ANSWER = 50_000  # characters of a result, from which on clients cut it
 
 log = logging.getLogger("workbench")
@@ -100,10 +97,7 @@ JSON = dict[str, Any]  # an object, as it is on the wire
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used: its file, then one line for each problem.
-
-    Each of `problems` starts with its place.
-    """
+    """A configuration that cannot be used: its file, then its `problems`, a line each."""
 
     def __init__(self, source: str, problems: list[str]) -> None:
         super().__init__("\n".join([f"{source}:", *problems]))
@@ -125,6 +119,7 @@ class ServerConfig:
     url: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     tool_filters: tuple[str, ...] = ("*",)
+    description: str = ""  # in another client's file
 
     def allows(self, tool: str) -> bool:
         """Whether `toolFilters` let the downstream tool of this name through."""
@@ -175,6 +170,7 @@ _SPELLINGS = {"streamable-http": "http", "streamableHttp": "http"}
 _LOCAL_KEYS = {"command": str, "args": list, "env": dict, "cwd": str}
 _URL_KEYS = ("url", "serverUrl", "httpUrl")  # the last two of Windsurf, of Gemini CLI
 _REMOTE_KEYS = {**dict.fromkeys(_URL_KEYS, str), "headers": dict}
+_COMMON_KEYS = {"toolFilters": list, "description": str}
 
 
 def _json_type(value: Any) -> str:
@@ -208,22 +204,19 @@ class _ConfigReader:
 
         def value(reference: re.Match[str]) -> str:
             name, default, end = reference.groups()
-            if name is None:
-                if end:
-                    about = (
-                        "a ${...} that names no variable (in capitals) stays as text"
-                    )
-                    self.warnings.append(f"{place}: {about}")
-                else:
-                    self.problem(place, "a '}' after '${'", "the end of the string")
-                return reference[0]
-            self.variables.add(name)
-            if name not in self.environ and default is None:
+            if name is None and end:
+                about = "a ${...} that names no variable (in capitals) stays as text"
+                self.warnings.append(f"{place}: {about}")
+            elif name is None:
+                self.problem(place, "a '}' after '${'", "the end of the string")
+            else:
+                self.variables.add(name)
+                if name in self.environ or default is not None:
+                    return self.environ.get(name, default or "")
+                unset = f"environment variable {name} is not set"
                 hint = f"set it, or write ${{{name}:-default}}"
-                about = f"environment variable {name} is not set: {hint}"
-                self.problems.append(f"{place}: {about}")
-                return reference[0]
-            return self.environ.get(name, default or "")
+                self.problems.append(f"{place}: {unset}: {hint}")
+            return reference[0]
 
         return _REFERENCE.sub(value, text)
 
@@ -252,23 +245,23 @@ class _ConfigReader:
             return {}
         return {key: item for key, item in value.items() if not key.startswith("_")}
 
-    def named(self, value: Any, place: str) -> list[tuple[str, Any, str]]:
-        """Name, value and place of an object's entries, for toolboxes and servers."""
+    def named(self, value: Any, place: str, read: Callable[[Any, str], Any]) -> JSON:
+        """What `read` makes of an object's entries, toolboxes or servers, by name."""
         entries = self.entries(value, place)
         for name in entries:
             if "__" in name or name[-1:] in ("", "_") or not name.isprintable():
                 expected = "a printable name without '__' that does not end in '_'"
                 self.problem(_join(place, name), expected, json.dumps(name))
-        return [(name, item, _join(place, name)) for name, item in entries.items()]
+        items = {name: read(v, _join(place, name)) for name, v in entries.items()}
+        return {name: item for name, item in items.items() if item is not None}
 
     def warn_unknown(self, entry: JSON, place: str, known: Iterable[str]) -> None:
         about = f"unknown key, ignored (known: {', '.join(known)})"
         unknown = [_join(place, key) for key in entry if key not in known]
         self.warnings += [f"{at}: {about}" for at in unknown]
 
-    def transport(self, entry: JSON, place: str, is_local: bool) -> str:
+    def transport(self, entry: JSON, place: str, possible: list[str]) -> str:
         """What `transport` or `type` says, or follows from the other keys."""
-        possible = ["stdio"] if is_local else ["http", "sse"]
         key = "transport" if "transport" in entry else "type"
         given = self.read(entry.get(key, possible[0]), str, f"{place}.{key}")
         transport = _SPELLINGS.get(given, given)
@@ -276,8 +269,8 @@ class _ConfigReader:
             self.problem(f"{place}.{key}", " or ".join(possible), "another string")
         return str(transport)
 
-    def server(self, value: Any, place: str, *more: str) -> ServerConfig | None:
-        """One server entry, in which `more` keys are known; None where it is disabled."""
+    def server(self, value: Any, place: str) -> ServerConfig | None:
+        """One server entry; None where it is disabled."""
         entry = self.entries(value, place)
         if not isinstance(value, dict):
             return ServerConfig("")
@@ -290,23 +283,20 @@ class _ConfigReader:
         if is_local == bool(urls):
             found = "both" if urls else "neither"
             self.problem(place, "either 'command' or 'url'", found)
-        kinds = {"toolFilters": list, **(_LOCAL_KEYS if is_local else _REMOTE_KEYS)}
-        known = [*kinds, "transport", "type", "disabled", *more]
-        self.warn_unknown(entry, place, known)
+        kinds = {**(_LOCAL_KEYS if is_local else _REMOTE_KEYS), **_COMMON_KEYS}
+        self.warn_unknown(entry, place, [*kinds, "transport", "type", "disabled"])
         if entry.get("toolFilters") == "*":
             del entry["toolFilters"]
-        values = {
-            key: self.read(entry[key], kind, f"{place}.{key}")
-            for key, kind in kinds.items()
-            if key in entry
-        }
+        known = [key for key in kinds if key in entry]
+        values = {k: self.read(entry[k], kinds[k], f"{place}.{k}") for k in known}
         filters = values.pop("toolFilters", ("*",))
         for key in () if is_local else urls:
             values["url"] = url = values.pop(key)
             if url is not None and not _URL.fullmatch(url):
                 expected = "an http:// or https:// URL"
                 self.problem(f"{place}.{key}", expected, "another string")
-        transport = self.transport(entry, place, is_local)
+        possible = ["stdio"] if is_local else ["http", "sse"]
+        transport = self.transport(entry, place, possible)
         return ServerConfig(transport, tool_filters=filters, **values)
 
     def toolbox(self, value: Any, place: str) -> ToolboxConfig:
@@ -317,42 +307,34 @@ class _ConfigReader:
         description = entry.get("description", _NOTHING)
         description = self.read(description, str, f"{place}.description")
         servers, at = entry.get("mcpServers", _NOTHING), f"{place}.mcpServers"
-        read = {name: self.server(v, p) for name, v, p in self.named(servers, at)}
-        enabled = {name: server for name, server in read.items() if server is not None}
+        enabled = self.named(servers, at, self.server)
         if isinstance(servers, dict) and not enabled:
             self.problem(at, "at least one server that is not disabled", "none")
         return ToolboxConfig(description, enabled)
-
-    def lone_server(self, name: str, value: Any, place: str) -> ToolboxConfig | None:
-        """A server of another client's file, as a toolbox of its own."""
-        server = self.server(value, place, "description")
-        if server is None:
-            return None
-        description = f"Tools of the MCP server '{name}'"
-        if isinstance(value, dict) and "description" in value:
-            at = f"{place}.description"
-            description = self.read(value["description"], str, at)
-        return ToolboxConfig(description, {name: server})
 
     def toolboxes(self, data: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of a workbench's own file, or of another client's."""
         entry = self.entries(data, "")
         for key in ("mcpServers", "servers"):
             if key in entry and "toolboxes" not in entry:
-                named = self.named(entry[key], key)
-                alone = {name: self.lone_server(name, v, p) for name, v, p in named}
-                return {name: box for name, box in alone.items() if box is not None}
+                servers = self.named(entry[key], key, self.server)
+                about = "Tools of the MCP server"
+                return {
+                    name: ToolboxConfig(
+                        it.description or f"{about} '{name}'", {name: it}
+                    )
+                    for name, it in servers.items()
+                }
         if isinstance(data, dict) and "toolboxes" not in entry:
             expected = "'toolboxes', or another client's 'mcpServers' or 'servers'"
             self.problem("", expected, "none of them")
         self.warn_unknown(entry, "", ["toolboxes", "toolMode"])
-        if entry.get("toolMode") == "proxy":
+        mode = entry.get("toolMode", "dynamic")  # reported last, if it is there
+        if mode == "proxy":
             self.warnings.append("toolMode: 'proxy' is the only mode, ignored")
-        elif entry.get("toolMode", "dynamic") != "dynamic":
-            found = _json_type(entry["toolMode"])
-            self.problem("toolMode", "'proxy' or no such key", found)
-        named = self.named(entry.get("toolboxes", {}), "toolboxes")
-        return {name: self.toolbox(value, place) for name, value, place in named}
+        elif mode != "dynamic":
+            self.problem("toolMode", "'proxy' or no such key", _json_type(mode))
+        return self.named(entry.get("toolboxes", {}), "toolboxes", self.toolbox)
 
 
 _DYNAMIC_MODE = """\
@@ -373,15 +355,11 @@ def _masking(secrets: Iterable[str]) -> Callable[[str], str]:
 
 
 def parse_config(
-    data: Any,
-    environ: Mapping[str, str],
-    source: str = "configuration",
-    problems: Iterable[str] = (),
+    data: Any, environ: Mapping[str, str], source: str = "configuration", *problems: str
 ) -> WorkbenchConfig:
     """Check a decoded configuration and expand its variables from `environ`.
 
-    Raises:
-        ConfigError: With all problems of the configuration at once, after `problems`.
+    Raises `ConfigError` with all problems at once, each with its place, after `problems`.
     """
     reader = _ConfigReader(environ)
     reader.problems += problems
@@ -399,11 +377,7 @@ def parse_config(
 
 
 def load_config(path: str, environ: Mapping[str, str] = os.environ) -> WorkbenchConfig:
-    """Read the configuration file at `path`.
-
-    Raises:
-        ConfigError: The file cannot be read, is not JSON, or `parse_config` objects.
-    """
+    """Read the configuration file at `path`; any fault of it raises `ConfigError`."""
     source = path.encode(errors="replace").decode()  # as it can be shown and sent
     problems: list[str] = []
 
@@ -425,7 +399,7 @@ def load_config(path: str, environ: Mapping[str, str] = os.environ) -> Workbench
     except (ValueError, RecursionError) as error:
         why = f"expected JSON in UTF-8, found: {error}"
     else:
-        return parse_config(data, environ, source, problems)
+        return parse_config(data, environ, source, *problems)
     raise ConfigError(source, [why])
 
 
@@ -439,8 +413,7 @@ def demo_config() -> WorkbenchConfig:
 def find_config(argument: str | None, environ: Mapping[str, str]) -> WorkbenchConfig:
     """The configuration to serve: argument, WORKBENCH_CONFIG, ./workbench-config.json.
 
-    Raises:
-        ConfigError: See `load_config`; a path that was given has to be readable.
+    Without any of them, the demo. A path that was given has to be readable.
     """
     path = environ.get("WORKBENCH_CONFIG") or None if argument is None else argument
     if path is None and os.path.exists("workbench-config.json"):
@@ -457,10 +430,9 @@ def full_tool_name(toolbox: str, server: str, tool: str) -> str:
 
 
 def split_tool_name(name: str) -> tuple[str, str, str]:
-    """Toolbox, server and tool of a full name; the tool may contain `__` itself.
+    """Toolbox, server and tool of a full name; ValueError if it is none.
 
-    Raises:
-        ValueError: `name` is not of the form `{toolbox}__{server}__{tool}`.
+    The tool may contain `__` itself, the other two cannot.
     """
     toolbox, server, tool = name.split("__", 2)
     if not (toolbox and server and tool):
@@ -484,7 +456,6 @@ _MESSAGE_LIMIT = 128 << 20  # bytes of a message, before it is taken to be endle
 _OURS = os.urandom(16).hex()
 _UNREACHED = os.urandom(16).hex()  # ours, too: the server has not seen the request
 
-_HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # may be half of a surrogate pair
 _HALVES = re.compile(
     rb"\\\\|\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|(\\u[dD][89a-fA-F]\w\w)"
 )
@@ -495,7 +466,7 @@ def _without_halves(text: bytes) -> bytes:
 
     JavaScript makes them where it cuts a text, and no strict parser takes them.
     """
-    if not _HALF.search(text):
+    if b"\\u" not in text:
         return text
     return _HALVES.sub(lambda m: rb"\ufffd" if m[1] else m[0], text)
 
@@ -581,9 +552,8 @@ class _Wire:
 class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
     """A server process: its stdout as messages, its stderr as log lines, its end.
 
-    The SDK's `stdio_client` does not fit: it takes the end of stdout for the end of the
-    server, which a child may hold open for ever, leaves such a child running, and tells
-    neither status nor process.
+    The SDK's `stdio_client` waits for the end of stdout, which a child may hold open for
+    ever, leaves such a child running, and tells neither status nor process.
     """
 
     stdin: asyncio.StreamWriter
@@ -594,17 +564,11 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         super().__init__(_CHUNK, asyncio.get_running_loop())
         self._life = life
         self._exited = anyio.Event()
-        self._stderr_read = anyio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.process = cast(asyncio.SubprocessTransport, transport)
-
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        super().pipe_connection_lost(fd, exc)
-        if fd == 0:
-            self._life.gone.set()
-            asyncio.get_running_loop().call_later(LAST_WORDS, self.process.close)
+        self._stderr_read = asyncio.create_task(self._read_stderr())
 
     def process_exited(self) -> None:
         super().process_exited()
@@ -618,30 +582,31 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         async for line in _lines(self.stdout.read):
             if (message := _read_message(line)) is not None:
                 yield SessionMessage(message)
-            elif line.strip():
-                self._life.said(
-                    f"no message on stdout: {line.decode(errors='replace')}"
-                )
+            else:
+                text = line.decode(errors="replace")
+                self._life.said(f"no message on stdout: {text}")
         self._life.gone.set()
+        await self._last_words()
+        self._life.hung_up(self._how())
+
+    async def _last_words(self) -> None:
         with anyio.move_on_after(OUTPUT_GRACE):
             await self._exited.wait()
-            await self._stderr_read.wait()
-        self._life.hung_up(self._how())
+            await asyncio.wait([self._stderr_read])
 
     def _how(self) -> str:
         status = self.process.get_returncode()
         if status is None:
-            return "closed its stdin or stdout"
+            return "closed its stdout"
         if status >= 0:
             return f"exited with status {status}"
         names = {number.value: number.name for number in signal.Signals}
         return f"was killed by {names.get(-status, f'signal {-status}')}"
 
-    async def read_stderr(self) -> None:
+    async def _read_stderr(self) -> None:
         """Log what the server writes to stderr, and remember the last lines."""
         async for line in _lines(self.stderr.read, _LINE_LIMIT):
             self._life.said(line.decode(errors="replace"))
-        self._stderr_read.set()
 
     def send(self, message: SessionMessage) -> None:
         self.stdin.write(_dump(message.message) + b"\n")
@@ -662,9 +627,7 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
                     os.killpg(self.process.get_pid(), getattr(signal, name))
                 else:
                     self.process.kill()
-        with anyio.move_on_after(OUTPUT_GRACE):
-            await self._exited.wait()
-            await self._stderr_read.wait()
+        await self._last_words()
         self.process.close()
 
 
@@ -673,8 +636,6 @@ async def _process_transport(life: Life) -> AsyncIterator[_Transport]:
     """Start a server's process and speak to it over stdin and stdout."""
     config, command = life.config, life.config.command
     if sys.platform == "win32":
-        from mcp.os.win32.utilities import get_windows_executable_command
-
         command = get_windows_executable_command(command)
     withheld = life.shared.withheld
     inherited = {k: v for k, v in os.environ.items() if k not in withheld}
@@ -687,60 +648,33 @@ async def _process_transport(life: Life) -> AsyncIterator[_Transport]:
             cwd=config.cwd,
             start_new_session=True,
         )
-    # Not in a task group: its last lines are read while the process is being stopped.
-    stderr = asyncio.create_task(process.read_stderr())
     try:
         yield process.messages(), process.send
     finally:
         with anyio.CancelScope(shield=True):
             await process.stop()
-        stderr.cancel()
 
 
-class _Body(httpx2.AsyncByteStream):
-    """The events that answer one request, until `end` cuts them short.
+class _Events(httpx2.AsyncByteStream):
+    """A server's stream of events, with the messages in it as `_read_message` has them.
 
-    Without this the connection of a cancelled call would stay open for ever: before
-    2026-07-28 the server is told by a notification, and the SDK goes on reading.
+    The requests that the server makes in it are noted in `askers`, by their ids, as
+    those of `asker`: the id of the request that the stream answers.
     """
 
-    def __init__(self, number: types.RequestId | None, asking: Any) -> None:
-        self.stream: Any = None  # what the server sends
-        self.failure: MCPError | None = None
-        self.resumptions = 0
-        self._number = number  # of the request
-        self._asking = asking  # by the ids of the questions in it, to be found for them
-        self._waiting = anyio.CancelScope()
-
-    def end(self, why: str) -> None:
-        """Let the request have an error for its answer."""
-        self.failure = _failure(why)
-        self._waiting.cancel()
-
-    async def wait_for(self, step: Awaitable[Any]) -> Any:
-        """The result of one step towards the answer; None once `end` was called."""
-        with anyio.CancelScope() as self._waiting:
-            if self.failure is not None:
-                self._waiting.cancel()
-            return await step
+    def __init__(self, stream: Any, askers: dict[Any, Any], asker: Any = None) -> None:
+        self._stream, self._askers, self._asker = stream, askers, asker
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        chunks = aiter(self.stream)
-        async for line in _lines(lambda _: self.wait_for(anext(chunks, b""))):
+        chunks = aiter(self._stream)
+        async for line in _lines(lambda _: anext(chunks, b"")):
             message = _read_message(line[5:]) if line.startswith(b"data:") else None
             if isinstance(message, types.JSONRPCRequest):
-                self._asking[message.id] = self
+                self._askers[message.id] = self._asker
             yield (line if message is None else b"data:" + _dump(message)) + b"\n"
-        if self.failure is not None:
-            yield b"\n\ndata:" + self.answer(self.failure) + b"\n\n"
-
-    def answer(self, error: MCPError) -> bytes:
-        """The answer to the request that is this error."""
-        number = self._number
-        return _dump(types.JSONRPCError(jsonrpc="2.0", id=number, error=error.error))
 
     async def aclose(self) -> None:
-        await self.stream.aclose()
+        await self._stream.aclose()
 
 
 # How servers say that a session is lost where they do not answer 404, as they should.
@@ -755,70 +689,56 @@ class _HttpClient(httpx2.AsyncClient):
     """Answers in the server's place where something goes wrong with one request.
 
     An exception would end the SDK's transport, and with it every other call in flight
-    on the same server; an error status would not be named.
+    on the same server; an error status would not be named. `give_up` gets the id of a
+    request that the server cannot answer any more, and the error to end it with.
     """
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: Life, give_up: Callable[[Any, MCPError], None]) -> None:
         # No compression: bodies are read on the way. No limits: a call may be silent
         # for ever, and so may any number of others beside it.
         headers = {"accept-encoding": "identity", **life.config.headers}
         timeout = httpx2.Timeout(HTTP_TIMEOUT, read=None)
         super().__init__(headers=headers, timeout=timeout, limits=httpx2.Limits())
         self._life = life
+        self._give_up = give_up
         self._is_sse = life.config.transport == "sse"
-        self._answers = weakref.WeakValueDictionary[Any, _Body]()  # by id of request
-        self._asking = weakref.WeakValueDictionary[Any, _Body]()  # by id of question
-        # The task that reads an answer, in which the SDK resumes it if it is cut.
-        self._readers = weakref.WeakKeyDictionary[Any, _Body]()
+        self._askers: dict[Any, Any] = {}  # see `_Events`
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if request.method == "GET":  # fails on its own, and the SDK knows how to go on
-            return await self._open(request, options)
+            is_rest = "last-event-id" in request.headers  # of an answer: may be lost
+            with anyio.fail_after(HTTP_TIMEOUT if is_rest else None):
+                response = await super().send(request, **options)
+            response.stream = _Events(response.stream, self._askers)
+            return response
         body = json.loads(await request.aread() or b"{}")
         if "method" in body and "id" in body:
-            return await self._ask(request, body["id"], options)
+            return await self._ask(request, body, options)
         return await self._tell(request, body, options)
 
-    async def _open(self, request: httpx2.Request, options: JSON) -> httpx2.Response:
-        """Open a stream of events, or the rest of one that answers a request."""
-        answer = self._readers.get(asyncio.current_task()) or _Body(None, self._asking)
-        answer.resumptions += 1
-        if answer.resumptions > MAX_RESUMPTIONS:
-            answer.end("its stream of events was cut again and again")
-        # A lost stream is not waited for as long as an open one.
-        limit = HTTP_TIMEOUT if "last-event-id" in request.headers else math.inf
-        with anyio.fail_after(limit):
-            response = await answer.wait_for(super().send(request, **options))
-        if response is None:
-            response = httpx2.Response(200, content=b"", request=request)
-        answer.stream, response.stream = response.stream, answer
-        return cast(httpx2.Response, response)
-
     async def _ask(
-        self, request: httpx2.Request, number: types.RequestId, options: JSON
+        self, request: httpx2.Request, body: JSON, options: JSON
     ) -> httpx2.Response:
         """The response to a JSON-RPC request; one of ours where there is none."""
-        answer = self._answers[number] = _Body(number, self._asking)
-        self._readers[asyncio.current_task()] = answer
-        headers = {"content-type": _JSON}
+        number, headers = body["id"], {"content-type": _JSON}
         try:
-            response = await answer.wait_for(self._checked(request, options))
-            if response is None:
-                raise answer.failure or _failure("ended")
+            if body["method"] == _OURS:  # see `_http_transport`
+                raise MCPError(**body["params"])
+            response = await self._checked(request, options)
             if self._is_sse or not response.is_success:
-                return cast(httpx2.Response, response)  # the answer is still to come
-            if _is_stream(response):
-                answer.stream, response.stream = response.stream, answer
-                return cast(httpx2.Response, response)
+                return response  # the answer is still to come
+            if not response.is_closed:
+                response.stream = _Events(response.stream, self._askers, number)
+                return response
             message = _read_message(response.content)
             if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
-                media_type = response.headers.get("content-type", "nothing")
-                raise self._failed(f"{_status(response)} with {media_type}, no answer")
+                kind = response.headers.get("content-type", "nothing")
+                raise self._failed(f"{_status(response)} with {kind}, no answer")
             message.id = number
-            content = _dump(message)
             headers[_SESSION_ID] = response.headers.get(_SESSION_ID, "")
         except MCPError as error:
-            content = answer.answer(error)
+            message = types.JSONRPCError(jsonrpc="2.0", id=number, error=error.error)
+        content = _dump(message)
         return httpx2.Response(200, headers=headers, content=content, request=request)
 
     async def _tell(
@@ -826,17 +746,16 @@ class _HttpClient(httpx2.AsyncClient):
     ) -> httpx2.Response:
         """Send what gets no answer: a notification, a client's answer, a session's end."""
         request.extensions["timeout"]["read"] = HTTP_TIMEOUT
-        is_cancel = body.get("method") == "notifications/cancelled"
-        if is_cancel and (answer := self._answers.get(body["params"]["requestId"])):
-            answer.end("cancelled")
+        asker = self._askers.pop(body.get("id"), None)
         is_last = request.method == "DELETE"  # and so the task is cancelled already
-        with anyio.move_on_after(EXIT_GRACE if is_last else math.inf, shield=is_last):
+        with anyio.move_on_after(EXIT_GRACE if is_last else None, shield=is_last):
             try:
                 return await self._checked(request, options)
             except MCPError as error:
                 log.debug("%s: %s", self._life.name, error.message)
-                if answer := self._asking.get(body.get("id")):
-                    answer.end(f"it did not take the client's answer: {error.message}")
+                if asker is not None:
+                    why = f"it did not take the client's answer: {error.message}"
+                    self._give_up(asker, _failure(why))
         return httpx2.Response(202, request=request)
 
     async def _checked(self, request: httpx2.Request, options: JSON) -> httpx2.Response:
@@ -847,10 +766,11 @@ class _HttpClient(httpx2.AsyncClient):
         """
         try:
             response = await super().send(request, **options)
-            if not _is_stream(response):  # nobody waits for the rest of an error
-                with anyio.fail_after(
-                    math.inf if response.is_success else HTTP_TIMEOUT
-                ):
+            media_type = response.headers.get("content-type", "").lower()
+            is_stream = media_type.startswith("text/event-stream")
+            if not (response.is_success and is_stream):
+                # Nobody waits for the rest of an error.
+                with anyio.fail_after(None if response.is_success else HTTP_TIMEOUT):
                     await response.aread()
         except (httpx2.RequestError, TimeoutError) as error:
             raise self._failed(explain(error)) from None
@@ -879,11 +799,6 @@ class _HttpClient(httpx2.AsyncClient):
         return _failure(f"{self._life.config.shown_url}: {why}")
 
 
-def _is_stream(response: httpx2.Response) -> bool:
-    media_type = response.headers.get("content-type", "").lower()
-    return response.is_success and media_type.startswith("text/event-stream")
-
-
 def _status(response: httpx2.Response) -> str:
     is_denied = response.status_code in (401, 403)
     hint = ": check 'headers' in the configuration" if is_denied else ""
@@ -893,12 +808,6 @@ def _status(response: httpx2.Response) -> str:
 @asynccontextmanager
 async def _http_transport(life: Life) -> AsyncIterator[_Transport]:
     """Speak to a remote server over Streamable HTTP or the older SSE transport."""
-    http, url = _HttpClient(life), life.config.url
-    transport: Any = sse_client(url, httpx_client_factory=lambda *_, **__: http)
-    if life.config.transport == "http":
-        transport = streamable_http_client(
-            url, http_client=http, max_sse_event_size=None
-        )
 
     async def messages(read: Any) -> _Messages:
         how = "closed the connection"
@@ -910,8 +819,24 @@ async def _http_transport(life: Life) -> AsyncIterator[_Transport]:
         life.hung_up(how)
 
     def send(message: SessionMessage) -> None:
+        body: Any = message.message
+        if getattr(body, "method", "") == "notifications/cancelled":
+            give_up(body.params["requestId"], _failure("cancelled"))
         tasks.start_soon(write.send, message)  # which waits until the last is sent
 
+    def give_up(number: Any, error: MCPError) -> None:
+        # Before 2026-07-28 a server is told of a cancelled call, but the SDK goes on
+        # reading its answer. It stops where the request's id is used again.
+        again = types.JSONRPCRequest(jsonrpc="2.0", id=number, method=_OURS)
+        again.params = error.error.model_dump()
+        tasks.start_soon(write.send, SessionMessage(again))
+
+    http, url = _HttpClient(life, give_up), life.config.url
+    transport: Any = streamable_http_client(
+        url, http_client=http, max_sse_event_size=None
+    )
+    if life.config.transport == "sse":
+        transport = sse_client(url, httpx_client_factory=lambda *_, **__: http)
     try:
         async with transport as (read, write), anyio.create_task_group() as tasks:
             yield messages(read), send
@@ -931,7 +856,15 @@ _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 _CONTROLS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f]")
 # How the SDK begins what it says of a call whose answer a remote server has spoilt.
-_SPOILT = ("SSE stream", "Failed to parse", "server answered a request with 202")
+_SPOILT = ("SSE stream", "Failed to parse")
+# What is logged of a server, `toolbox/server` (the first four are of seed 004).
+_RECEIVED = "Received tools/list_changed notification from server: %s"
+_UNEXPECTED = (
+    "Received tools notification from server without listChanged capability: %s"
+)
+_SUPPORTED = "Server supports tool change notifications: %s"
+_SKIPPED = "Skipping duplicate discovery - already in progress for: %s"
+_FAILED = "%s: %s"
 
 
 @dataclass
@@ -986,13 +919,13 @@ class ServerConnection:
                 failed = f"failed to start: {life.failure}" if life.failure else still
                 raise ToolError(f"server '{self.name}' {failed}")
             with anyio.move_on_after(OPEN_TIMEOUT):
-                if not life.has_tool(params["name"]):
+                if params["name"] not in life.names:
                     await life.refreshed(is_unsure=True)
+            if life.up and params["name"] not in life.names:
+                return None
             try:
-                if life.has_tool(params["name"]):
-                    return await life.call(params, on_progress)
                 if life.up:
-                    return None
+                    return await life.call(params, on_progress)
             except MCPError as error:
                 if error.data != _UNREACHED:
                     raise
@@ -1019,10 +952,9 @@ class Life:
         self.settled = anyio.Event()  # it is up or has failed
         self.gone = anyio.Event()  # it is ending: nothing is sent to it any more
         self.ended = anyio.Event()  # all that it said was read, and `how` is known
-        self._changed = anyio.Event()  # its tools did, since the last listing began
-        self._listed = anyio.Event()  # the next refresh has ended
-        self._listings = 0  # refreshes that have ended
-        self._is_listing = False
+        self._changed = anyio.Event()  # its tools did: a refresh is due
+        self._refreshed = anyio.Event()  # the last refresh that became due has ended
+        self._refreshed.set()
 
     @property
     def up(self) -> bool:
@@ -1039,9 +971,10 @@ class Life:
         """Why the server is not up; None while it is up or starting."""
         return None if self.up or not self.settled.is_set() else self.why()
 
-    def has_tool(self, name: str) -> bool:
-        """Whether the current list has a tool of this downstream name."""
-        return any(tool.name == name for tool in self.tools)
+    @property
+    def names(self) -> list[str]:
+        """The downstream names of its tools."""
+        return [tool.name for tool in self.tools]
 
     def said(self, line: str) -> None:
         """Log a line of its output that is no message, and remember it."""
@@ -1081,8 +1014,7 @@ class Life:
         finally:  # nobody waits any longer
             self.hung_up("")
             self.settled.set()
-            self._listings = sys.maxsize
-            self._listed.set()
+            self._refreshed.set()
 
     def _session(self, transport: _Transport) -> ClientSession:
         messages, write = transport
@@ -1136,13 +1068,12 @@ class Life:
 
     async def _follow(self, session: ClientSession) -> None:
         """Keep the tool list current until the server is gone."""
-        names = [tool.name for tool in self.tools]
-        log.info("%s: connected, %s", self.name, counted(len(names), "tool"))
-        log.debug("%s: its tools are %s", self.name, ", ".join(names))
+        log.info("%s: connected, %s", self.name, counted(len(self.tools), "tool"))
+        log.debug("%s: its tools are %s", self.name, ", ".join(self.names))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._refresh, session)
             if self._announces_changes():
-                log.debug("Server supports tool change notifications: %s", self.name)
+                log.debug(_SUPPORTED, self.name)
                 if _is_modern(session):
                     tasks.start_soon(self._listen, session)
             if (level := self.shared.log_level) is not None:
@@ -1167,8 +1098,7 @@ class Life:
         """
         while True:
             await self._changed.wait()
-            self._changed = anyio.Event()
-            self._is_listing = True
+            self._changed, refreshed = anyio.Event(), self._refreshed
             try:
                 with anyio.fail_after(CONNECT_TIMEOUT):
                     tools = await self._list_tools(session)
@@ -1176,25 +1106,24 @@ class Life:
                 why = self._explained(error)
                 log.warning("%s: kept its old tools: %s", self.name, why)
             else:
-                log.info(
-                    "%s: tools refreshed: %s", self.name, _diff(self.listed, tools)
-                )
+                about = _diff(self.listed, tools)
+                log.info("%s: tools refreshed: %s", self.name, about)
                 self.listed = tools
-            self._is_listing = False
-            self._listings += 1
-            self._listed.set()
-            self._listed = anyio.Event()
+            refreshed.set()
+
+    def tools_changed(self) -> None:
+        """Make a refresh of the tools due."""
+        if not self._refreshed.is_set():
+            log.debug(_SKIPPED, self.name)
+        if not self._changed.is_set():
+            self._changed.set()
+            self._refreshed = anyio.Event()
 
     async def refreshed(self, is_unsure: bool) -> None:
-        """Wait for the refresh that is due; for a remote server one is, if `is_unsure`.
-
-        Of those that begin from now on, one is enough, however many changes follow.
-        """
+        """Wait for the refresh that is due; for a remote server one is, if `is_unsure`."""
         if is_unsure and self.config.url:  # which may have no way to announce a change
             self.tools_changed()
-        last = self._listings + self._is_listing
-        while self._listings <= last and (self._is_listing or self._changed.is_set()):
-            await self._listed.wait()
+        await self._refreshed.wait()
 
     async def _listen(self, session: ClientSession) -> None:
         """Hold a 2026-07-28 server's `subscriptions/listen` stream open.
@@ -1211,25 +1140,13 @@ class Life:
                 log.debug("%s: lost its change notifications: %s", self.name, error)
             await anyio.sleep(RELISTEN_DELAY)
 
-    def tools_changed(self) -> None:
-        """Make a refresh of the tools due."""
-        if self._changed.is_set() or self._is_listing:
-            skipped = "Skipping duplicate discovery - already in progress for: %s"
-            log.debug(skipped, self.name)
-        self._changed.set()
-
     async def _on_message(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ElicitCompleteNotification) and self.client:
             await self.client.send_notification(message)
         elif isinstance(message, types.ToolListChangedNotification):
-            received = "Received tools/list_changed notification from server: %s"
-            log.info(received, self.name)
+            log.info(_RECEIVED, self.name)
             if self.session is not None and not self._announces_changes():
-                unexpected = (
-                    "Received tools notification from server without listChanged "
-                    "capability: %s"
-                )
-                log.warning(unexpected, self.name)
+                log.warning(_UNEXPECTED, self.name)
             self.tools_changed()
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
@@ -1272,25 +1189,18 @@ class Life:
                 types.CallToolResult.model_validate(result, by_name=False)
             return result
         except ValidationError as error:
-            raise ToolError(f"server '{self.name}': {explain(error)}") from None
+            failure = f": {explain(error)}"
         except MCPError as error:
-            raise self._call_failure(error) from None
-
-    def _call_failure(self, error: MCPError) -> Exception:
-        """What to tell of a call that ended in `error`: the server's own, or ours."""
-        is_spoilt = self.config.url and error.message.startswith(_SPOILT)
-        if error.data == _OURS or is_spoilt:
-            return ToolError(f"server '{self.name}': {explain(error)}")
-        closed = (types.CONNECTION_CLOSED, "Connection closed")  # as the SDK has it
-        if (error.code, error.message) != closed or not self.gone.is_set():
-            return error
-        return ToolError(
-            f"server '{self.name}' {self.why()}; the call may have taken effect and was "
-            "not repeated, the next one starts the server again"
-        )
-
-
-_FAILED = "%s: %s"  # what is logged of a server that does not start
+            is_spoilt = self.config.url and error.message.startswith(_SPOILT)
+            closed = (types.CONNECTION_CLOSED, "Connection closed")  # as the SDK has it
+            if error.data == _OURS or is_spoilt:
+                failure = f": {explain(error)}"
+            elif (error.code, error.message) == closed and self.gone.is_set():
+                once = "the call may have taken effect and was not repeated"
+                failure = f" {self.why()}; {once}, the next one starts the server again"
+            else:
+                raise
+        raise ToolError(f"server '{self.name}'{failure}")
 
 
 def _is_modern(session: ClientSession | ServerSession) -> bool:
@@ -1617,16 +1527,24 @@ Run = Callable[[_Context, JSON], Awaitable[JSON | str]]
 Registry = dict[str, tuple[types.Tool, Run]]
 
 
-def tool(registry: Registry, **declared: Any) -> Callable[[Run], Run]:
-    """Add a function to a registry as a tool of its name.
+def tool(
+    registry: Registry, title: str, properties: JSON, *optional: str, **more: Any
+) -> Callable[[Run], Run]:
+    """Add a function to a registry as a tool of its name, described by its docstring.
 
-    `declared` are further fields of the tool. The function gets arguments that its
-    `input_schema` allows and returns a wire result or, for short, a text; a `ToolError`
+    `properties` are its arguments by name, as in a JSON schema; those that are not
+    `optional` are required. `more` are further fields of the tool. The function gets
+    arguments that fit and returns a wire result or, for short, a text; a `ToolError`
     that it raises becomes a result with `isError`.
     """
 
     def add(run: Run) -> Run:
-        registry[run.__name__] = types.Tool(name=run.__name__, **declared), run
+        schema = {"type": "object", "properties": properties}
+        if required := [name for name in properties if name not in optional]:
+            schema["required"] = required
+        told: JSON = {"title": title, "description": run.__doc__, **more}
+        declared = types.Tool(name=run.__name__, input_schema=schema, **told)
+        registry[run.__name__] = declared, run
         return run
 
     return add
@@ -1680,17 +1598,15 @@ def _checked(tool: types.Tool, given: JSON) -> JSON:
     Raises:
         ToolError: They are not; it names the fields.
     """
-    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+    import jsonschema  # type: ignore[import-untyped]  # slow to import
 
     schema = {**tool.input_schema, "additionalProperties": False}
-    arguments = {
-        name: _decoded(value) if kind.get("type") == "object" else value
-        for name, value in given.items()
-        for kind in [schema["properties"].get(name, {})]
-    }
+    kinds = schema["properties"]
+    objects = [n for n in given if kinds.get(n, {}).get("type") == "object"]
+    arguments = {**given, **{name: _decoded(given[name]) for name in objects}}
     problems = [
         ": ".join([*(f"'{at}'" for at in error.path), error.message[:300]])
-        for error in Draft202012Validator(schema).iter_errors(arguments)
+        for error in jsonschema.Draft202012Validator(schema).iter_errors(arguments)
     ]
     if problems:
         why = "; ".join(problems)
@@ -1716,19 +1632,14 @@ _FOR_THE_CLIENT |= {types.MISSING_REQUIRED_CLIENT_CAPABILITY}
 
 @tool(
     META_TOOLS,
-    title="Open Toolbox",
-    description="Start a toolbox's servers and get their tools with input schemas.",
-    input_schema={
-        "type": "object",
-        "properties": {"toolbox_name": _NAME},
-        "required": ["toolbox_name"],
-    },
+    "Open Toolbox",
+    {"toolbox_name": _NAME},
     annotations=types.ToolAnnotations(destructive_hint=False, idempotent_hint=True),
     # Claude Code cuts the result of any other tool at 50,000 characters.
     _meta={"anthropic/maxResultSizeChars": 200_000},
 )
 async def open_toolbox(context: _Context, arguments: JSON) -> str:
-    """Open a toolbox (seed: Open Toolbox Response Format)."""
+    """Start a toolbox's servers and get their tools with input schemas."""
     workbench: Workbench = context.lifespan_context
     workbench.shared.client = context.session
     on_progress = context.session.report_progress
@@ -1738,21 +1649,17 @@ async def open_toolbox(context: _Context, arguments: JSON) -> str:
 
 @tool(
     META_TOOLS,
-    title="Use Tool",
-    description="Call a tool of a toolbox and get its own result.",
-    input_schema={
-        "type": "object",
-        "properties": {
-            "toolbox_name": _NAME,
-            "tool_name": {"type": "string", "description": _FULL_NAME},
-            "arguments": {"type": "object", "description": _ARGUMENTS},
-        },
-        "required": ["toolbox_name", "tool_name"],
+    "Use Tool",
+    {
+        "toolbox_name": _NAME,
+        "tool_name": {"type": "string", "description": _FULL_NAME},
+        "arguments": {"type": "object", "description": _ARGUMENTS},
     },
+    "arguments",
     annotations=types.ToolAnnotations(destructive_hint=True),
 )
 async def use_tool(context: _Context, arguments: JSON) -> JSON:
-    """Call a downstream tool; what addresses the client passes through as MCPError."""
+    """Call a tool of a toolbox and get its own result."""
     workbench: Workbench = context.lifespan_context
     workbench.shared.client = session = context.session
     toolbox, tool = arguments["toolbox_name"], arguments["tool_name"]
@@ -1826,9 +1733,6 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[Workbench]:
         async with running_workbench(config) as workbench:
-            # The first call needs it, and should not have to wait for it.
-            import_it = functools.partial(importlib.import_module, "jsonschema")
-            workbench.shared.owners.start_soon(anyio.to_thread.run_sync, import_it)
             yield workbench
 
     async def set_level(
@@ -1867,18 +1771,11 @@ TOOLBOX_TOOLS: Registry = {}
 
 @tool(
     TOOLBOX_TOOLS,
-    title="Echo Tool",
-    description="A simple tool that returns the text it was given.",
-    input_schema={
-        "type": "object",
-        "properties": {
-            "text": {"type": "string", "description": "The text to echo back."}
-        },
-        "required": ["text"],
-    },
+    "Echo Tool",
+    {"text": {"type": "string", "description": "The text to echo back."}},
 )
 async def echo(_: _Context, arguments: JSON) -> str:
-    """The text itself (seed: Tool Schemas)."""
+    """A simple tool that returns the text it was given."""
     return str(arguments["text"])
 
 
@@ -1887,15 +1784,12 @@ _IANA = "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to 
 
 @tool(
     TOOLBOX_TOOLS,
-    title="Time Tool",
-    description="Returns the current server time, optionally in a specific timezone.",
-    input_schema={
-        "type": "object",
-        "properties": {"timezone": {"type": "string", "description": _IANA}},
-    },
+    "Time Tool",
+    {"timezone": {"type": "string", "description": _IANA}},
+    "timezone",
 )
 async def time(_: _Context, arguments: JSON) -> str:
-    """The current time in ISO 8601 with its offset (seed: Tool Schemas)."""
+    """Returns the current server time, optionally in a specific timezone."""
     name = arguments.get("timezone", "UTC")
     zone: datetime.tzinfo = datetime.UTC  # which needs no zone data, unlike any other
     if name != "UTC":
@@ -1904,11 +1798,7 @@ async def time(_: _Context, arguments: JSON) -> str:
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             expected = "an IANA name such as 'America/New_York'"
             raise ToolError(f"Unknown timezone {name!r}: expected {expected}") from None
-    return _now().astimezone(zone).isoformat(timespec="seconds")
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
+    return datetime.datetime.now(zone).isoformat(timespec="seconds")
 
 
 def create_toolbox_server() -> Server[Any]:
