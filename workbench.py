@@ -53,7 +53,7 @@ import anyio
 import anyio.abc
 import httpx2
 from mcp import types
-from mcp.client.session import ClientRequestContext, ClientSession, IncomingMessage
+from mcp.client.session import ClientSession, IncomingMessage
 from mcp.client.sse import sse_client
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
@@ -852,6 +852,7 @@ class ToolError(Exception):
     """What went wrong, in one sentence for the model: a result with `isError`."""
 
 
+Progress = ProgressFnT | None  # gets how much is done, how much there is, and what
 _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 _CONTROLS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f]")
@@ -879,10 +880,7 @@ class Shared:
 
 
 class ServerConnection:
-    """One downstream server: its configuration and its current life.
-
-    `name` is `toolbox/server`.
-    """
+    """One downstream server, `toolbox/server`: its configuration and current life."""
 
     def __init__(self, name: str, config: ServerConfig, shared: Shared) -> None:
         self.name = name
@@ -894,21 +892,18 @@ class ServerConnection:
     def start(self) -> Life:
         """The current life, a new one if the last has ended.
 
-        It has no `await`, so any number of concurrent callers share one attempt.
+        Without any `await`, so that concurrent callers share one attempt.
         """
         if self.life.gone.is_set():
             self.life = Life(self)
             self.shared.owners.start_soon(self.life.run)
         return self.life
 
-    async def call(self, params: JSON, on_progress: ProgressFnT | None) -> JSON | None:
+    async def call(self, params: JSON, on_progress: Progress) -> JSON | None:
         """Send `tools/call` with these wire parameters; the wire result as it came.
 
-        None if the server has no such tool.
-
-        Raises:
-            ToolError: The server failed to start or died, or its answer is not valid.
-            MCPError: The server's own JSON-RPC error.
+        None if the server has no such tool. Raises `ToolError` if it failed to start,
+        died or gave no valid answer, `MCPError` for a JSON-RPC error of its own.
         """
         for _ in range(2):  # a life can end at any moment, but a call is sent only once
             life = self.start()
@@ -934,10 +929,10 @@ class ServerConnection:
 
 
 class Life:
-    """One life of a server, from one start to the end of its connection.
+    """One life of a server, from a start to the end of its connection.
 
-    It holds all that must not outlive the connection. A restart makes a new one, and
-    one that is still winding down cannot touch what belongs to its successor.
+    It holds all that must not outlive the connection: one that is still winding down
+    cannot touch what belongs to its successor.
     """
 
     def __init__(self, connection: ServerConnection) -> None:
@@ -1091,13 +1086,10 @@ class Life:
         return tools is not None and bool(tools.list_changed)
 
     async def _refresh(self, session: ClientSession) -> None:
-        """List the tools again after each change, one listing at a time.
-
-        `_changed` is renewed before a listing begins, so any number of changes during
-        it cost exactly one more, and none is lost.
-        """
+        """List the tools again after changes, one listing at a time."""
         while True:
             await self._changed.wait()
+            # Before it begins: changes during it cost one more, and none is lost.
             self._changed, refreshed = anyio.Event(), self._refreshed
             try:
                 with anyio.fail_after(CONNECT_TIMEOUT):
@@ -1151,11 +1143,10 @@ class Life:
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
         log.debug("[%s] %s: %s", self.name, params.level, params.data)
-        levels = get_args(types.LoggingLevel)
-        least = levels.index(self.shared.log_level or levels[0])
-        # A 2026-07-28 client opts in request by request.
-        is_older = self.client is not None and not _is_modern(self.client)
-        if self.client and is_older and levels.index(params.level) >= least:
+        levels, least = get_args(types.LoggingLevel), self.shared.log_level or "debug"
+        if self.client is None or _is_modern(self.client):
+            return  # which opts in request by request
+        if levels.index(params.level) >= levels.index(least):
             message = types.LoggingMessageNotification(params=params)
             await self.client.send_notification(message)
 
@@ -1173,7 +1164,7 @@ class Life:
             with suppress(MCPError, ValidationError):
                 await session.send_request(news, types.EmptyResult, OPEN_TIMEOUT)
 
-    async def call(self, params: JSON, on_progress: ProgressFnT | None) -> JSON:
+    async def call(self, params: JSON, on_progress: Progress) -> JSON:
         """See `ServerConnection.call`; an error with `_UNREACHED` may be tried again."""
         session, level = cast(ClientSession, self.session), self.shared.log_level
         if _is_modern(session) and level is not None:  # of an older client
@@ -1256,13 +1247,12 @@ def _diff(old: list[types.Tool], new: list[types.Tool]) -> str:
 async def _negotiate(session: ClientSession, client: ServerSession | None) -> None:
     """Agree on a protocol era with a server: the client's own, where it has a choice.
 
-    A server that speaks both eras can ask an older client for sampling, elicitation and
-    roots, and send it logs, in the older one alone. The last `discover` is for a server
-    whose slow start let the first one time out before it was read.
+    Only in the older one can it ask an older client for anything, and send it logs.
     """
-    steps = [session.discover, session.initialize, session.discover]
+    steps = [session.discover, session.initialize]
     if client is not None and not _is_modern(client):
-        del steps[0]
+        steps.pop(0)
+    steps.append(session.discover)  # a slow start may have let the first one time out
     errors: list[Exception] = []
     for step in steps:
         try:
@@ -1283,31 +1273,31 @@ def _relay(client: ServerSession) -> JSON:
     modes = offered.elicitation or types.ElicitationCapability()
     lacking = "url" if modes.url is None else "form" if modes.form is None else None
 
-    def asking(kind: type[Any], result_type: type[Any]) -> Any:
-        async def ask(context: ClientRequestContext, params: Any = None) -> Any:
-            if kind is types.ElicitRequest and params.mode == lacking:
-                text = f"the client does not support elicitation in {lacking} mode"
-                return types.ErrorData(code=types.INVALID_PARAMS, message=text)
-            if params is None and context.meta:
-                params = types.RequestParams(_meta=context.meta)
-            try:
-                return await client.send_request(kind(params=params), result_type)
-            except MCPError as error:
-                return error.error
-            except ValidationError as error:
-                text = f"the client's answer is not valid MCP: {_first_error(error)}"
-                return types.ErrorData(code=types.INTERNAL_ERROR, message=text)
+    async def ask(
+        request: type[Any], result: type[Any], context: Any, params: Any = None
+    ) -> Any:
+        if request is types.ElicitRequest and params.mode == lacking:
+            text = f"the client does not support elicitation in {lacking} mode"
+            return types.ErrorData(code=types.INVALID_PARAMS, message=text)
+        if params is None and context.meta:
+            params = types.RequestParams(_meta=context.meta)
+        try:
+            return await client.send_request(request(params=params), result)
+        except MCPError as error:
+            return error.error
+        except ValidationError as error:
+            text = f"the client's answer is not valid MCP: {_first_error(error)}"
+            return types.ErrorData(code=types.INTERNAL_ERROR, message=text)
 
-        return ask
-
-    sampling = asking(types.CreateMessageRequest, types.CreateMessageResultWithTools)
-    elicit = asking(types.ElicitRequest, types.ElicitResult)
-    list_roots = asking(types.ListRootsRequest, types.ListRootsResult)
-    return {
-        "sampling_capabilities": offered.sampling,
-        "sampling_callback": sampling if offered.sampling else None,
-        "elicitation_callback": elicit if offered.elicitation else None,
-        "list_roots_callback": list_roots if offered.roots else None,
+    relayed = (
+        ("sampling", types.CreateMessageRequest, types.CreateMessageResultWithTools),
+        ("elicitation", types.ElicitRequest, types.ElicitResult),
+        ("list_roots", types.ListRootsRequest, types.ListRootsResult),
+    )
+    return {"sampling_capabilities": offered.sampling} | {
+        f"{name}_callback": functools.partial(ask, request, result)
+        for name, request, result in relayed
+        if getattr(offered, name.removeprefix("list_"))
     }
 
 
@@ -1326,6 +1316,12 @@ class OpenedToolbox:
     config: ToolboxConfig
     connections: Mapping[str, ServerConnection]
 
+    @property
+    def failed(self) -> dict[str, str]:
+        """Why its servers are not up, of those that have failed or died."""
+        lives = {name: connection.life for name, connection in self.connections.items()}
+        return {name: why for name, life in lives.items() if (why := life.failure)}
+
     def tools(self, server: str) -> list[JSON]:
         """The tools of a server that is up, as `open_toolbox` shows them."""
         life = self.connections[server].life
@@ -1336,51 +1332,45 @@ class OpenedToolbox:
         given = tool.annotations.model_dump(by_alias=True) if tool.annotations else {}
         usual = _DEFAULT_HINTS.items()
         hints = {key: given[key] for key, v in usual if given.get(key) == (not v)}
+        schema = {k: v for k, v in tool.input_schema.items() if k != "$schema"}
         return {
             "name": full_tool_name(self.name, server, tool.name),
             "description": tool.description or f"Tool from {self.name}/{server}",
             "source_server": server,
             "toolbox_name": self.name,
-            "inputSchema": {
-                k: v for k, v in tool.input_schema.items() if k != "$schema"
-            },
-            **({"annotations": hints} if hints else {}),
-        }
+            "inputSchema": schema,
+        } | ({"annotations": hints} if hints else {})
 
     def answer(self) -> JSON:
         """The result of `open_toolbox` (seed: Open Toolbox Response Format)."""
-        lives = {name: c.life for name, c in self.connections.items()}
-        up = {name: life for name, life in lives.items() if life.up}
-        failed = {name: life.failure for name, life in lives.items() if life.failure}
-        starting = [name for name in lives if name not in up and name not in failed]
+        up = {name: c.life for name, c in self.connections.items() if c.life.up}
+        settled = {*up, *self.failed}
+        starting = [name for name in self.connections if name not in settled]
         note = f"Still starting: {', '.join(starting)}. Call open_toolbox again to get "
         told = {n: s.instructions for n, life in up.items() if (s := life.session)}
         answer = {
             "toolbox": self.name,
             "description": self.config.description,
             "servers_connected": len(up),
-            "servers_failed": failed,
+            "servers_failed": self.failed,
             "servers_connecting": starting,
             "note": f"{note}their tools." if starting else "",
             "instructions": {name: text for name, text in told.items() if text},
-            "tools": [tool for name in lives for tool in self.tools(name)],
+            "tools": [tool for name in up for tool in self.tools(name)],
         }
         always = ("servers_connected", "tools")
         return {key: item for key, item in answer.items() if item or key in always}
 
-    async def settle(self, started: float, on_progress: ProgressFnT | None) -> None:
+    async def settle(self, started: float, on_progress: Progress) -> None:
         """Start the servers, wait as `open_toolbox` promises, report each that settles."""
         soon = started + OPEN_TIMEOUT
         settled: list[str] = []
 
         async def settle(server: str, connection: ServerConnection) -> None:
-            for _ in range(2):  # it may die at any moment, and is started once more
-                was_up, life = connection.life.up, connection.start()
-                await life.settled.wait()
-                with anyio.move_on_after(max(soon - anyio.current_time(), 1)):
-                    await life.refreshed(is_unsure=was_up)
-                if life.up or life.session is None:
-                    break
+            was_up, life = connection.life.up, connection.start()
+            await life.settled.wait()
+            with anyio.move_on_after(max(soon - anyio.current_time(), 1)):
+                await life.refreshed(is_unsure=was_up)
             if life.up:
                 tasks.cancel_scope.deadline = soon
             settled.append(server)
@@ -1400,10 +1390,7 @@ class OpenedToolbox:
 
 
 class Workbench:
-    """The state of one running workbench: its configuration and its open toolboxes.
-
-    Cancelling the task group `owners` closes every toolbox.
-    """
+    """The state of a running workbench; cancelling `owners` closes every toolbox."""
 
     def __init__(self, config: WorkbenchConfig, owners: anyio.abc.TaskGroup) -> None:
         self.config = config
@@ -1411,10 +1398,9 @@ class Workbench:
         self.open_toolboxes: dict[str, OpenedToolbox] = {}
 
     def prepare(self, name: str) -> OpenedToolbox:
-        """The open toolbox of this name, opened now if need be; it starts no server.
+        """The open toolbox of this name, a new one if need be; it starts no server.
 
-        Raises:
-            ToolError: There is no such toolbox.
+        Raises `ToolError` if none is configured.
         """
         if name not in self.config.toolboxes:
             names = ", ".join(self.config.toolboxes) or "none"
@@ -1428,75 +1414,56 @@ class Workbench:
             self.open_toolboxes[name] = OpenedToolbox(name, config, connections)
         return self.open_toolboxes[name]
 
-    async def open_toolbox(
-        self, name: str, on_progress: ProgressFnT | None = None
-    ) -> JSON:
+    async def open_toolbox(self, name: str, on_progress: Progress = None) -> JSON:
         """Start what is not up of a toolbox's servers; its state and its tools.
 
         Answers when every server has settled, after `OPEN_TIMEOUT` if one is up by
         then, else when the first one is up, at the latest after `ANSWER_TIMEOUT`.
         `on_progress` gets the number of settled servers, of all servers, and the name
-        of the one that settled.
-
-        Raises:
-            ToolError: There is no such toolbox, or none of its servers started.
+        of the one that settled. Raises `ToolError` if none of them started.
         """
         toolbox, started = self.prepare(name), anyio.current_time()
         while True:
             await toolbox.settle(started, on_progress)
-            lives = {name: c.life for name, c in toolbox.connections.items()}
-            failed = {n: life.failure for n, life in lives.items() if life.failure}
-            if len(failed) == len(lives):
+            if len(toolbox.failed) == len(toolbox.connections):
                 break
             is_late = anyio.current_time() >= started + ANSWER_TIMEOUT
-            if is_late or any(life.up for life in lives.values()):
-                return toolbox.answer()
+            answer = toolbox.answer()
+            if is_late or answer["servers_connected"]:
+                return answer
             # Else another open has started one again that had failed here.
-        if self.open_toolboxes.get(name) is toolbox:
-            del self.open_toolboxes[name]
-        reasons = "; ".join(f"{server}: {why}" for server, why in failed.items())
+        reasons = "; ".join(
+            f"{server}: {why}" for server, why in toolbox.failed.items()
+        )
         raise ToolError(f"Toolbox '{name}' could not be opened. {reasons}")
 
     async def use_tool(
-        self,
-        toolbox_name: str,
-        tool_name: str,
-        params: JSON,
-        on_progress: ProgressFnT | None = None,
+        self, toolbox_name: str, tool_name: str, params: JSON, on_progress: Progress
     ) -> JSON:
-        """Call a tool by its full name; the server's result as it came.
+        """Call a tool by its full name, on its server, started if it is not up.
 
-        The server is started if it is not up. `params` are the wire parameters of
-        `tools/call` without the name.
-
-        Raises:
-            ToolError: There is no such tool, or its server failed.
-            MCPError: The server's own JSON-RPC error.
+        `params` are the wire parameters of `tools/call` without the name, the result
+        is the server's as it came. Raises `ToolError` if there is no such tool or its
+        server failed, `MCPError` for the server's own JSON-RPC error.
         """
         toolbox = self.prepare(toolbox_name)
-        connection, tool = self._route(toolbox, tool_name)
-        result = await connection.call({"name": tool, **params}, on_progress)
-        if result is None:
-            unknown = f"server '{connection.name}' has no tool '{tool}'"
-            raise ToolError(unknown + toolbox.suggest(tool_name))
-        return result
-
-    def _route(
-        self, toolbox: OpenedToolbox, tool_name: str
-    ) -> tuple[ServerConnection, str]:
-        """The connection and the downstream name that a full tool name stands for."""
         try:
             prefix, server, tool = split_tool_name(tool_name)
         except ValueError:
             form = "the name is not of the form {toolbox}__{server}__{tool}"
             raise ToolError(form + toolbox.suggest(tool_name)) from None
-        if prefix != toolbox.name:
+        if prefix != toolbox_name:
             instead = f"pass toolbox_name '{prefix}', or a tool of this one"
             raise ToolError(f"the name is one of toolbox '{prefix}': {instead}")
         if server not in toolbox.connections:
             servers = ", ".join(toolbox.connections)
             raise ToolError(f"it has no server '{server}'. Its servers: {servers}")
-        return toolbox.connections[server], tool
+        connection = toolbox.connections[server]
+        result = await connection.call({"name": tool, **params}, on_progress)
+        if result is None:
+            unknown = f"server '{connection.name}' has no tool '{tool}'"
+            raise ToolError(unknown + toolbox.suggest(tool_name))
+        return result
 
     async def tell_servers(self, news: Any) -> None:
         """Pass on what the client lets its servers know: see `Life.tell`."""
@@ -1521,8 +1488,6 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
 
 _Context = ServerRequestContext[Any]
 _COMPLETE = {"resultType": "complete"}  # a 2026-07-28 client needs it
-
-
 Run = Callable[[_Context, JSON], Awaitable[JSON | str]]
 Registry = dict[str, tuple[types.Tool, Run]]
 
@@ -1591,12 +1556,9 @@ def _compact(value: Any) -> str:
 
 
 def _checked(tool: types.Tool, given: JSON) -> JSON:
-    """The arguments of a call, if they are what the tool's schema asks for.
+    """The arguments of a call, if they fit the tool's schema; else a `ToolError`.
 
     Models tend to send an object as a string that holds it: that is taken for it.
-
-    Raises:
-        ToolError: They are not; it names the fields.
     """
     import jsonschema  # type: ignore[import-untyped]  # slow to import
 
@@ -1700,21 +1662,20 @@ _DEMO_NOTE = (
     "This is the built-in demo. Give the path of your own configuration as the argument "
     "of workbench.py, or in WORKBENCH_CONFIG."
 )
+_USAGE = "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
 
 
 def instructions(config: WorkbenchConfig) -> str:
     """What a client is told about the toolboxes on connecting, in plain text."""
     if not config.toolboxes:
-        where = f"Add them under 'toolboxes' in {config.source}."
-        return f"No toolboxes configured. {where}"
+        return (
+            f"No toolboxes configured. Add them under 'toolboxes' in {config.source}."
+        )
     lines = ["Available Toolboxes:", ""]
     for name, toolbox in config.toolboxes.items():
         lines += [f"{name} ({counted(len(toolbox.servers), 'server')})"]
         lines += [f"  Description: {toolbox.description}", ""]
-    lines += [
-        "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
-    ]
-    return "\n".join([*lines, "", _DEMO_NOTE] if not config.source else lines)
+    return "\n".join([*lines, _USAGE] + ["", _DEMO_NOTE] * (not config.source))
 
 
 def meta_tools(config: WorkbenchConfig) -> list[types.Tool]:
@@ -1730,20 +1691,13 @@ def meta_tools(config: WorkbenchConfig) -> list[types.Tool]:
 def create_server(config: WorkbenchConfig) -> Server[Any]:
     """The workbench as a low-level MCP server, to be run over any transport."""
 
-    @asynccontextmanager
-    async def lifespan(_: Server[Any]) -> AsyncIterator[Workbench]:
-        async with running_workbench(config) as workbench:
-            yield workbench
-
-    async def set_level(
-        context: _Context, params: types.SetLevelRequestParams
-    ) -> types.EmptyResult:
+    async def set_level(context: _Context, params: Any) -> types.EmptyResult:
         context.lifespan_context.shared.log_level = params.level
         news = types.SetLevelRequest(params=params)
         await context.lifespan_context.tell_servers(news)
         return types.EmptyResult()
 
-    async def roots_changed(context: _Context, _: types.NotificationParams) -> None:
+    async def roots_changed(context: _Context, _: object) -> None:
         news = types.RootsListChangedNotification()
         await context.lifespan_context.tell_servers(news)
 
@@ -1754,7 +1708,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
         "open its toolbox with open_toolbox, then call it through use_tool",
         config.mask,
         instructions=instructions(config),
-        lifespan=lifespan,
+        lifespan=lambda _: running_workbench(config),
     )
     # Not as arguments: those say that logging and roots are deprecated in 2026-07-28.
     level, roots = "logging/setLevel", "notifications/roots/list_changed"
@@ -1881,32 +1835,24 @@ def _is_pipe(fd: int) -> bool:
     return (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and sys.platform != "win32"
 
 
-async def _open_pipes() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """stdin and stdout on the event loop.
-
-    The SDK's own streams cost three thread switches for each message.
-    """
-    loop, protocol = asyncio.get_running_loop(), asyncio.StreamReaderProtocol
-    reader, unused = asyncio.StreamReader(_CHUNK), asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: protocol(reader), os.fdopen(0, "rb"))
-    stdout = await loop.connect_write_pipe(lambda: protocol(unused), os.fdopen(1, "wb"))
-    return reader, asyncio.StreamWriter(*stdout, None, loop)
-
-
-async def serve_stdio(server: Server[Any]) -> int:
+async def serve_stdio(server: Server[Any]) -> None:
     """Serve over stdin and stdout until one of them is closed."""
     options = server.create_initialization_options()
     # What comes in on a socket that is both would be taken for the end of stdout.
     if not (_is_pipe(0) and _is_pipe(1)) or os.path.sameopenfile(0, 1):
         async with stdio_server() as streams:
             try:
-                await server.run(streams[0], streams[1], options)
+                return await server.run(streams[0], streams[1], options)
             except anyio.get_cancelled_exc_class():
                 os._exit(0)  # the SDK's reader thread would block until stdin ends
-        return 0
-    reader, writer = await _open_pipes()
-    loop = asyncio.get_running_loop()
+    # The SDK's own streams cost three thread switches for each message.
+    loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(_CHUNK)
     exit_soon = functools.partial(loop.call_later, EXIT_TIMEOUT, os._exit, 0)
+
+    class Stdout(asyncio.Protocol):
+        def connection_lost(self, exc: Exception | None) -> None:
+            exit_soon()
+            scope.cancel()
 
     async def messages() -> _Messages:
         async for line in _lines(reader.read):
@@ -1916,20 +1862,16 @@ async def serve_stdio(server: Server[Any]) -> int:
 
     async def send(message: SessionMessage) -> None:
         # Without waiting: a client that does not read must not hold up our end.
-        writer.write(_dump(message.message) + b"\n")
+        stdout.write(_dump(message.message) + b"\n")
 
-    async def stop_when_closed() -> None:
-        with suppress(OSError):
-            await writer.wait_closed()
-        exit_soon()
-        tasks.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(stop_when_closed)
-        wire: Any = _Wire(messages(), send)
+    stdin = asyncio.StreamReaderProtocol(reader)
+    await loop.connect_read_pipe(lambda: stdin, os.fdopen(0, "rb"))
+    stdout, _ = await loop.connect_write_pipe(Stdout, os.fdopen(1, "wb"))
+    wire: Any = _Wire(messages(), send)
+    with anyio.CancelScope() as scope:
         await server.run(wire, wire, options)
-        writer.close()  # after what is still to be written
-    return 0
+        stdout.close()  # after what is still to be written
+        await anyio.sleep_forever()
 
 
 def serve_http(address: str) -> int:
@@ -1956,18 +1898,12 @@ def serve_http(address: str) -> int:
     # Streams that are open at the end are not errors, as uvicorn has it.
     logging.getLogger("uvicorn.error").addFilter(lambda _: not toolbox.should_exit)
 
-    async def serve() -> int:
-        await toolbox.serve(sockets=[listener])
-        return 0
-
-    return run(serve, interrupted=0)
+    return run(functools.partial(toolbox.serve, [listener]), interrupted=0)
 
 
 def _say(text: str) -> None:
-    try:
+    with suppress(BrokenPipeError):  # nobody reads it any more
         print(text, flush=True)
-    except BrokenPipeError:  # else the interpreter fails to flush it again at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _amount(*parts: Any) -> str:
@@ -2034,7 +1970,7 @@ async def call(config: WorkbenchConfig, name: str, arguments: str = "{}") -> int
     async with running_workbench(config) as workbench:
         try:
             toolbox = name.split("__")[0]
-            result = await workbench.use_tool(toolbox, name, {"arguments": given})
+            result = await workbench.use_tool(toolbox, name, {"arguments": given}, None)
         except (ToolError, MCPError) as error:
             print(config.mask(f"{name}: {error}"), file=sys.stderr)
             return 1
@@ -2046,11 +1982,10 @@ async def call(config: WorkbenchConfig, name: str, arguments: str = "{}") -> int
     return int(bool(result.get("isError")))
 
 
-def run(main: Callable[[], Awaitable[int]], interrupted: int) -> int:
-    """Run `main` to its end, or until SIGINT, SIGTERM or SIGHUP cancel it.
+def run(main: Callable[[], Awaitable[int | None]], interrupted: int) -> int:
+    """Run `main` until it returns a status, or SIGINT, SIGTERM or SIGHUP cancel it.
 
     The handlers stay until the process ends: a second signal must not stop the cleanup.
-    Returns what `main` returns, or `interrupted`.
     """
 
     async def until_signalled() -> int:
@@ -2069,7 +2004,7 @@ def run(main: Callable[[], Awaitable[int]], interrupted: int) -> int:
             for name in ("SIGINT", "SIGTERM", "SIGHUP"):
                 if hasattr(signal, name):
                     signal.signal(getattr(signal, name), on_signal)
-            return await main()
+            return await main() or 0
         return interrupted
 
     return anyio.run(until_signalled)
