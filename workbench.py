@@ -43,11 +43,11 @@ import stat
 import zoneinfo
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, cast, get_args
-from urllib.parse import parse_qsl, urlencode
+from typing import Any, cast, get_args
+from urllib.parse import parse_qsl
 
 import anyio
 import anyio.abc
@@ -260,15 +260,6 @@ class _ConfigReader:
         unknown = [_join(place, key) for key in entry if key not in known]
         self.warnings += [f"{at}: {about}" for at in unknown]
 
-    def transport(self, entry: JSON, place: str, possible: list[str]) -> str:
-        """What `transport` or `type` says, or follows from the other keys."""
-        key = "transport" if "transport" in entry else "type"
-        given = self.read(entry.get(key, possible[0]), str, f"{place}.{key}")
-        transport = _SPELLINGS.get(given, given)
-        if transport not in (*possible, None):
-            self.problem(f"{place}.{key}", " or ".join(possible), "another string")
-        return str(transport)
-
     def server(self, value: Any, place: str) -> ServerConfig | None:
         """One server entry; None where it is disabled."""
         entry = self.entries(value, place)
@@ -296,7 +287,11 @@ class _ConfigReader:
                 expected = "an http:// or https:// URL"
                 self.problem(f"{place}.{key}", expected, "another string")
         possible = ["stdio"] if is_local else ["http", "sse"]
-        transport = self.transport(entry, place, possible)
+        key = "transport" if "transport" in entry else "type"
+        given = self.read(entry.get(key, possible[0]), str, f"{place}.{key}")
+        transport = _SPELLINGS.get(given, given)
+        if transport not in (*possible, None):
+            self.problem(f"{place}.{key}", " or ".join(possible), "another string")
         return ServerConfig(transport, tool_filters=filters, **values)
 
     def toolbox(self, value: Any, place: str) -> ToolboxConfig:
@@ -448,17 +443,15 @@ def split_tool_name(name: str) -> tuple[str, str, str]:
 
 _Messages = AsyncIterator[SessionMessage]
 _Transport = tuple[_Messages, Callable[[SessionMessage], None]]
-_SESSION_ID, _JSON = "mcp-session-id", "application/json"
+_SESSION_ID = "mcp-session-id"
 _CHUNK = 65536  # bytes
-_LINE_LIMIT = 8192  # bytes of a server's output that stand in one line of the log
-_MESSAGE_LIMIT = 128 << 20  # bytes of a message, before it is taken to be endless
+_LOG_LIMIT = 8192  # bytes of a line that is logged
+_LINE_LIMIT = 128 << 20  # bytes of one that is a message
 # The data of errors that we make up in a server's place. No server can know them.
 _OURS = os.urandom(16).hex()
 _UNREACHED = os.urandom(16).hex()  # ours, too: the server has not seen the request
 
-_HALVES = re.compile(
-    rb"\\\\|\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|(\\u[dD][89a-fA-F]\w\w)"
-)
+_HALVES = re.compile(rb"(?i)\\\\|\\ud[89ab]\w\w\\ud[c-f]\w\w|(\\ud[89a-f]\w\w)")
 
 
 def _without_halves(text: bytes) -> bytes:
@@ -496,8 +489,11 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
     try:
         return kind.model_validate(whole, by_name=False)
     except ValidationError as error:
-        own = _failure(explain(error)).error
-    return types.JSONRPCError.model_construct(jsonrpc="2.0", id=number, error=own)
+        return _answer(number, _failure(explain(error)).error)
+
+
+def _answer(number: Any, error: types.ErrorData) -> types.JSONRPCError:
+    return types.JSONRPCError.model_construct(jsonrpc="2.0", id=number, error=error)
 
 
 def _dump(message: types.JSONRPCMessage) -> bytes:
@@ -505,7 +501,7 @@ def _dump(message: types.JSONRPCMessage) -> bytes:
 
 
 async def _lines(
-    read: Callable[[int], Awaitable[bytes]], limit: int = _MESSAGE_LIMIT
+    read: Callable[[int], Awaitable[bytes]], limit: int = _LINE_LIMIT
 ) -> AsyncIterator[bytes]:
     """The lines that can be read, without their ends, cut where they pass `limit`.
 
@@ -524,29 +520,24 @@ async def _lines(
             parts.append(rest)
             size += len(rest)
             if size > limit:
-                yield b"".join(parts)[:_LINE_LIMIT]
+                yield b"".join(parts)[:_LOG_LIMIT]
                 parts, size = [], 0
     if any(parts):
         yield b"".join(parts)
 
 
-class _Wire:
+@dataclass
+class _Wire(AbstractAsyncContextManager[Any]):
     """Both streams of a session: messages that are iterated, and a way to send one."""
 
-    def __init__(self, messages: _Messages, send: Callable[..., Any]) -> None:
-        self._messages = messages
-        self.send = send
+    messages: _Messages
+    send: Callable[[SessionMessage], Awaitable[None]]
 
     def __aiter__(self) -> _Messages:
-        return self._messages
+        return self.messages
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def aclose(self, *_: object) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Nothing: what is behind the streams belongs to others."""
-
-    __aexit__ = aclose
 
 
 class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
@@ -605,7 +596,7 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
 
     async def _read_stderr(self) -> None:
         """Log what the server writes to stderr, and remember the last lines."""
-        async for line in _lines(self.stderr.read, _LINE_LIMIT):
+        async for line in _lines(self.stderr.read, _LOG_LIMIT):
             self._life.said(line.decode(errors="replace"))
 
     def send(self, message: SessionMessage) -> None:
@@ -679,9 +670,8 @@ class _Events(httpx2.AsyncByteStream):
 
 # How servers say that a session is lost where they do not answer 404, as they should.
 _NO_SESSION = re.compile(
-    r"\b(no|not|invalid|missing|unknown|expired)\b[^.]{0,20}\bsession\b"
-    r"|\bsession\b[^.]{0,20}\b(not found|expired|terminated)\b|\bnot initialized\b",
-    re.IGNORECASE,
+    r"(?i)\b(no|not|invalid|missing|unknown|expired)\b[^.]{0,20}\bsession\b"
+    r"|\bsession\b[^.]{0,20}\b(not found|expired|terminated)\b|\bnot initialized\b"
 )
 
 
@@ -712,15 +702,9 @@ class _HttpClient(httpx2.AsyncClient):
             response.stream = _Events(response.stream, self._askers)
             return response
         body = json.loads(await request.aread() or b"{}")
-        if "method" in body and "id" in body:
-            return await self._ask(request, body, options)
-        return await self._tell(request, body, options)
-
-    async def _ask(
-        self, request: httpx2.Request, body: JSON, options: JSON
-    ) -> httpx2.Response:
-        """The response to a JSON-RPC request; one of ours where there is none."""
-        number, headers = body["id"], {"content-type": _JSON}
+        number = body.get("id")
+        if "method" not in body or number is None:
+            return await self._tell(request, self._askers.pop(number, None), options)
         try:
             if body["method"] == _OURS:  # see `_http_transport`
                 raise MCPError(**body["params"])
@@ -734,19 +718,18 @@ class _HttpClient(httpx2.AsyncClient):
             if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
                 kind = response.headers.get("content-type", "nothing")
                 raise self._failed(f"{_status(response)} with {kind}, no answer")
-            message.id = number
-            headers[_SESSION_ID] = response.headers.get(_SESSION_ID, "")
+            message.id, session = number, response.headers.get(_SESSION_ID, "")
         except MCPError as error:
-            message = types.JSONRPCError(jsonrpc="2.0", id=number, error=error.error)
+            message, session = _answer(number, error.error), ""
+        headers = {"content-type": "application/json", _SESSION_ID: session}
         content = _dump(message)
         return httpx2.Response(200, headers=headers, content=content, request=request)
 
     async def _tell(
-        self, request: httpx2.Request, body: JSON, options: JSON
+        self, request: httpx2.Request, asker: Any, options: JSON
     ) -> httpx2.Response:
-        """Send what gets no answer: a notification, a client's answer, a session's end."""
+        """Send what gets no answer: a notification, an answer of ours, a session's end."""
         request.extensions["timeout"]["read"] = HTTP_TIMEOUT
-        asker = self._askers.pop(body.get("id"), None)
         is_last = request.method == "DELETE"  # and so the task is cancelled already
         with anyio.move_on_after(EXIT_GRACE if is_last else None, shield=is_last):
             try:
@@ -860,9 +843,7 @@ _CONTROLS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f]")
 _SPOILT = ("SSE stream", "Failed to parse")
 # What is logged of a server, `toolbox/server` (the first four are of seed 004).
 _RECEIVED = "Received tools/list_changed notification from server: %s"
-_UNEXPECTED = (
-    "Received tools notification from server without listChanged capability: %s"
-)
+_UNASKED = "Received tools notification from server without listChanged capability: %s"
 _SUPPORTED = "Server supports tool change notifications: %s"
 _SKIPPED = "Skipping duplicate discovery - already in progress for: %s"
 _FAILED = "%s: %s"
@@ -973,7 +954,7 @@ class Life:
 
     def said(self, line: str) -> None:
         """Log a line of its output that is no message, and remember it."""
-        if text := _CONTROLS.sub(" ", self.shared.mask(line)[:_LINE_LIMIT]).strip():
+        if text := _CONTROLS.sub(" ", self.shared.mask(line)[:_LOG_LIMIT]).strip():
             self.stderr.append(text[:300])
             log.info("[%s] %s", self.name, text)
 
@@ -1004,7 +985,7 @@ class Life:
                     self.settled.set()
                     await self._follow(session)
         except Exception as error:  # must not take the other connections with it
-            self.hung_up(self._explained(error))
+            self.hung_up(explain(error, self.config.shown_url))
             log.warning(_FAILED, self.name, self.why(), exc_info=True)
         finally:  # nobody waits any longer
             self.hung_up("")
@@ -1017,12 +998,11 @@ class Life:
         async def send(message: SessionMessage) -> None:
             if not self.gone.is_set():
                 write(message)
-            if self.gone.is_set():  # before, or by this: it cannot be reached any more
-                if isinstance(message.message, types.JSONRPCRequest):
-                    with anyio.move_on_after(2 * OUTPUT_GRACE):  # to know why
-                        await self.ended.wait()
-                    raise _failure("it has not seen the request", _UNREACHED)
-                raise anyio.BrokenResourceError
+            # Before or by this, it cannot be reached any more.
+            if self.gone.is_set() and isinstance(message.message, types.JSONRPCRequest):
+                with anyio.move_on_after(2 * OUTPUT_GRACE):  # to know why
+                    await self.ended.wait()
+                raise _failure("it has not seen the request", _UNREACHED)
 
         wire: Any = _Wire(messages, send)
         return ClientSession(
@@ -1033,11 +1013,6 @@ class Life:
             logging_callback=self._on_log,
             **(_relay(self.client) if self.client is not None else {}),
         )
-
-    def _explained(self, error: Exception) -> str:
-        """One line for why the server did not start, or a listing failed."""
-        text, url = explain(error), self.config.shown_url
-        return text if url in text else f"{url}: {text}"
 
     async def _list_tools(self, session: ClientSession) -> list[types.Tool]:
         """All pages of the server's tools."""
@@ -1055,16 +1030,16 @@ class Life:
                 break  # it has no tools
             tools += page.tools
             cursor = page.next_cursor or None
-        patterns = self.config.tool_filters if self.session is None else ()
-        for pattern in [pattern for pattern in patterns if pattern != "*"]:
-            if not any(fnmatch.fnmatchcase(tool.name, pattern) for tool in tools):
-                log.warning("%s: toolFilters: %r matches no tool", self.name, pattern)
         return tools
 
     async def _follow(self, session: ClientSession) -> None:
         """Keep the tool list current until the server is gone."""
         log.info("%s: connected, %s", self.name, counted(len(self.tools), "tool"))
         log.debug("%s: its tools are %s", self.name, ", ".join(self.names))
+        for pattern in self.config.tool_filters:
+            found = any(fnmatch.fnmatchcase(tool.name, pattern) for tool in self.listed)
+            if not found and pattern != "*":
+                log.warning("%s: toolFilters: %r matches no tool", self.name, pattern)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._refresh, session)
             if self._announces_changes():
@@ -1095,7 +1070,7 @@ class Life:
                 with anyio.fail_after(CONNECT_TIMEOUT):
                     tools = await self._list_tools(session)
             except (MCPError, ValidationError, TimeoutError) as error:
-                why = self._explained(error)
+                why = explain(error, self.config.shown_url)
                 log.warning("%s: kept its old tools: %s", self.name, why)
             else:
                 about = _diff(self.listed, tools)
@@ -1138,7 +1113,7 @@ class Life:
         elif isinstance(message, types.ToolListChangedNotification):
             log.info(_RECEIVED, self.name)
             if self.session is not None and not self._announces_changes():
-                log.warning(_UNEXPECTED, self.name)
+                log.warning(_UNASKED, self.name)
             self.tools_changed()
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
@@ -1157,10 +1132,10 @@ class Life:
         session = self.session
         if session is None or not self.up or _is_modern(session):
             return
-        capabilities = session.server_capabilities or types.ServerCapabilities()
+        capabilities = session.server_capabilities
         if isinstance(news, types.RootsListChangedNotification):
             await session.send_notification(news)
-        elif capabilities.logging is not None:
+        elif capabilities and capabilities.logging:
             with suppress(MCPError, ValidationError):
                 await session.send_request(news, types.EmptyResult, OPEN_TIMEOUT)
 
@@ -1198,14 +1173,14 @@ def _is_modern(session: ClientSession | ServerSession) -> bool:
     return session.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
-def explain(error: BaseException) -> str:
-    """One readable line, never empty, for what lies behind an error."""
-    if isinstance(error, httpx2.TimeoutException):
-        return f"no answer within {HTTP_TIMEOUT:g} seconds"
+def explain(error: BaseException, url: str = "") -> str:
+    """One readable line, never empty, for what lies behind an error, with this URL."""
+    is_request = isinstance(error, httpx2.TimeoutException)
+    limit = HTTP_TIMEOUT if is_request else CONNECT_TIMEOUT
     behind: Any = error
     while isinstance(
         behind, Exception
-    ):  # the first of a group, what it was raised from
+    ):  # what it was raised from, the first of a group
         error, behind = behind, behind.__cause__ or behind.__context__
         if isinstance(error, ExceptionGroup):
             behind = error.exceptions[0]
@@ -1213,14 +1188,15 @@ def explain(error: BaseException) -> str:
     if isinstance(error, ValidationError):
         text = f"its answer is not valid MCP: {_first_error(error)}"
     elif isinstance(error, TimeoutError):
-        text = f"no answer within {CONNECT_TIMEOUT:g} seconds"
+        text = f"no answer within {limit:g} seconds"
     elif isinstance(error, httpx2.HTTPStatusError):
         text = _status(error.response)
     elif isinstance(error, OSError) and error.filename is not None:
         text = f"cannot start {error.filename!r}: {error.strerror}"
     elif isinstance(error, ConnectionError) and error.errno:
         text = os.strerror(error.errno)  # asyncio has a text of its own
-    return " ".join(text.split()) or type(error).__name__
+    line = " ".join(text.split()) or type(error).__name__
+    return line if url in line else f"{url}: {line}"
 
 
 def counted(number: int, noun: str) -> str:
@@ -1278,16 +1254,10 @@ def _relay(client: ServerSession) -> JSON:
     ) -> Any:
         if request is types.ElicitRequest and params.mode == lacking:
             text = f"the client does not support elicitation in {lacking} mode"
-            return types.ErrorData(code=types.INVALID_PARAMS, message=text)
+            raise MCPError(types.INVALID_PARAMS, text)
         if params is None and context.meta:
             params = types.RequestParams(_meta=context.meta)
-        try:
-            return await client.send_request(request(params=params), result)
-        except MCPError as error:
-            return error.error
-        except ValidationError as error:
-            text = f"the client's answer is not valid MCP: {_first_error(error)}"
-            return types.ErrorData(code=types.INTERNAL_ERROR, message=text)
+        return await client.send_request(request(params=params), result)
 
     relayed = (
         ("sampling", types.CreateMessageRequest, types.CreateMessageResultWithTools),
@@ -1787,9 +1757,8 @@ class ToolboxApp:
         if (refusal := await self._refusal(request)) is not None:
             await refusal(scope, receive, send)
         elif path == "/mcp/messages":  # whose query the SDK spells in its own way
-            given = request.query_params.getlist("sessionId")
-            query = urlencode([("session_id", each) for each in given])
-            scope = {**scope, "query_string": query.encode()}
+            query = scope["query_string"].replace(b"sessionId=", b"session_id=")
+            scope = {**scope, "query_string": query}
             await self._sse.handle_post_message(scope, receive, _as_in_the_seed(send))
         elif (path, method) == ("/mcp", "GET") and not request.headers.get(_SESSION_ID):
             stream = self._sse.connect_sse(scope, receive, _as_in_the_seed(send))
@@ -1830,16 +1799,13 @@ def _as_in_the_seed(send: Any) -> Any:
 # === Running ==========================================================================
 
 
-def _is_pipe(fd: int) -> bool:
-    mode = os.fstat(fd).st_mode
-    return (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and sys.platform != "win32"
-
-
 async def serve_stdio(server: Server[Any]) -> None:
     """Serve over stdin and stdout until one of them is closed."""
     options = server.create_initialization_options()
+    modes = [os.fstat(fd).st_mode for fd in (0, 1)]
+    are_pipes = all(stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) for mode in modes)
     # What comes in on a socket that is both would be taken for the end of stdout.
-    if not (_is_pipe(0) and _is_pipe(1)) or os.path.sameopenfile(0, 1):
+    if not are_pipes or os.path.sameopenfile(0, 1) or sys.platform == "win32":
         async with stdio_server() as streams:
             try:
                 return await server.run(streams[0], streams[1], options)
@@ -1989,18 +1955,18 @@ def run(main: Callable[[], Awaitable[int | None]], interrupted: int) -> int:
     """
 
     async def until_signalled() -> int:
-        loop = asyncio.get_running_loop()
-        with anyio.CancelScope() as scope:
+        loop, scope = asyncio.get_running_loop(), anyio.CancelScope()
+        # For what nothing else can stop: a thread that looks up a name, say.
+        exit_soon = functools.partial(
+            loop.call_later, EXIT_TIMEOUT, os._exit, interrupted
+        )
 
-            def stop() -> None:
-                scope.cancel()
-                # A look-up of a name, say, is a thread that nothing can stop.
-                loop.call_later(EXIT_TIMEOUT, os._exit, interrupted)
+        def on_signal(*_: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed: we are done already
+                loop.call_soon_threadsafe(exit_soon)
+                loop.call_soon_threadsafe(scope.cancel)
 
-            def on_signal(*_: object) -> None:
-                with suppress(RuntimeError):  # the loop is closed: we are done already
-                    loop.call_soon_threadsafe(stop)
-
+        with scope:
             for name in ("SIGINT", "SIGTERM", "SIGHUP"):
                 if hasattr(signal, name):
                     signal.signal(getattr(signal, name), on_signal)
