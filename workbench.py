@@ -536,8 +536,10 @@ class _Wire(AbstractAsyncContextManager[Any]):
     def __aiter__(self) -> _Messages:
         return self.messages
 
-    async def __aexit__(self, *_: object) -> None:
+    async def aclose(self, *_: object) -> None:
         """Nothing: what is behind the streams belongs to others."""
+
+    __aexit__ = aclose
 
 
 class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
