@@ -398,22 +398,19 @@ def load_config(path: str, environ: Mapping[str, str] = os.environ) -> Workbench
     raise ConfigError(source, [why])
 
 
-def demo_config() -> WorkbenchConfig:
-    """The configuration without any file: this file's own echo/time toolbox."""
-    command = (sys.executable, (os.path.abspath(__file__), "--toolbox"))
-    servers = {"toolbox": ServerConfig("stdio", *command)}
-    return WorkbenchConfig({"demo": ToolboxConfig("Echo and time", servers)})
-
-
 def find_config(argument: str | None, environ: Mapping[str, str]) -> WorkbenchConfig:
     """The configuration to serve: argument, WORKBENCH_CONFIG, ./workbench-config.json.
 
-    Without any of them, the demo. A path that was given has to be readable.
+    Without any of them, this file's own echo/time toolbox as a demo.
     """
     path = environ.get("WORKBENCH_CONFIG") or None if argument is None else argument
     if path is None and os.path.exists("workbench-config.json"):
         path = "workbench-config.json"
-    return demo_config() if path is None else load_config(path, environ)
+    if path is not None:
+        return load_config(path, environ)
+    command = (sys.executable, (os.path.abspath(__file__), "--toolbox"))
+    servers = {"toolbox": ServerConfig("stdio", *command)}
+    return WorkbenchConfig({"demo": ToolboxConfig("Echo and time", servers)})
 
 
 # === Tool names =======================================================================
@@ -795,13 +792,10 @@ async def _http_transport(life: Life) -> AsyncIterator[_Transport]:
     """Speak to a remote server over Streamable HTTP or the older SSE transport."""
 
     async def messages(read: Any) -> _Messages:
-        how = "closed the connection"
         async for message in read:
-            if isinstance(message, Exception):
-                how = f"lost the connection: {explain(message)}"
-            else:
+            if isinstance(message, SessionMessage):  # else one that the SDK cannot read
                 yield message
-        life.hung_up(how)
+        life.hung_up("closed the connection")
 
     def send(message: SessionMessage) -> None:
         body: Any = message.message
@@ -1159,9 +1153,8 @@ class Life:
         except ValidationError as error:
             failure = f": {explain(error)}"
         except MCPError as error:
-            is_spoilt = self.config.url and error.message.startswith(_SPOILT)
             closed = (types.CONNECTION_CLOSED, "Connection closed")  # as the SDK has it
-            if error.data == _OURS or is_spoilt:
+            if error.data == _OURS or error.message.startswith(_SPOILT):
                 failure = f": {explain(error)}"
             elif (error.code, error.message) == closed and self.gone.is_set():
                 once = "the call may have taken effect and was not repeated"
