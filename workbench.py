@@ -121,10 +121,6 @@ class ServerConfig:
     tool_filters: tuple[str, ...] = ("*",)
     description: str = ""  # in another client's file
 
-    def allows(self, tool: str) -> bool:
-        """Whether `toolFilters` let the downstream tool of this name through."""
-        return any(fnmatch.fnmatchcase(tool, pattern) for pattern in self.tool_filters)
-
     @property
     def shown_url(self) -> str:
         """The URL as it may be shown: without its query and user information."""
@@ -461,6 +457,15 @@ def _without_halves(text: bytes) -> bytes:
     return _HALVES.sub(lambda m: rb"\ufffd" if m[1] else m[0], text)
 
 
+def _decoded(text: str | bytes) -> Any:
+    """What JSON text stands for; other text as it is."""
+    with suppress(ValueError, RecursionError):
+        return json.loads(
+            _without_halves(text.encode() if isinstance(text, str) else text)
+        )
+    return text
+
+
 def _failure(message: str, data: str = _OURS) -> MCPError:
     return MCPError(types.INTERNAL_ERROR, message, data)
 
@@ -470,13 +475,12 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
 
     None if it is neither: a log line may have an `id` and an `error`, too.
     """
-    text, whole = _without_halves(line), None
+    text = _without_halves(line)
     valid = text if text.isascii() else text.decode(errors="replace")
     try:
         return types.jsonrpc_message_adapter.validate_json(valid, by_name=False)
     except ValidationError:
-        with suppress(ValueError, RecursionError):
-            whole = json.loads(valid)
+        whole = _decoded(valid)
     if not isinstance(whole, dict) or "method" in whole:
         return None
     number = whole.get("id")
@@ -505,7 +509,7 @@ async def _lines(
     The parts of a long line are joined once: to do so with each chunk costs the square
     of its length. Between short ones everybody else has a turn.
     """
-    parts, size = list[bytes](), 0
+    parts: list[bytes] = []
     with suppress(OSError):  # a pipe that breaks is one that ends
         while chunk := await read(_CHUNK):
             *lines, rest = chunk.split(b"\n")
@@ -513,12 +517,11 @@ async def _lines(
                 if number:  # else who writes without end has the event loop to himself
                     await asyncio.sleep(0)
                 yield b"".join([*parts, line])
-                parts, size = [], 0
+                parts = []
             parts.append(rest)
-            size += len(rest)
-            if size > limit:
+            if sum(map(len, parts)) > limit:
                 yield b"".join(parts)[:_LOG_LIMIT]
-                parts, size = [], 0
+                parts = []
     if any(parts):
         yield b"".join(parts)
 
@@ -577,21 +580,20 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
                 self._life.said(f"no message on stdout: {text}")
         self._life.gone.set()
         await self._last_words()
-        self._life.hung_up(self._how())
+        status = self.process.get_returncode()
+        if status is None:
+            how = "closed its stdout"
+        elif status >= 0:
+            how = f"exited with status {status}"
+        else:
+            names = {number.value: number.name for number in signal.Signals}
+            how = f"was killed by {names.get(-status, f'signal {-status}')}"
+        self._life.hung_up(how)
 
     async def _last_words(self) -> None:
         with anyio.move_on_after(OUTPUT_GRACE):
             await self._exited.wait()
             await asyncio.wait([self._stderr_read])
-
-    def _how(self) -> str:
-        status = self.process.get_returncode()
-        if status is None:
-            return "closed its stdout"
-        if status >= 0:
-            return f"exited with status {status}"
-        names = {number.value: number.name for number in signal.Signals}
-        return f"was killed by {names.get(-status, f'signal {-status}')}"
 
     async def _read_stderr(self) -> None:
         """Log what the server writes to stderr, and remember the last lines."""
@@ -842,6 +844,7 @@ _RECEIVED = "Received tools/list_changed notification from server: %s"
 _UNASKED = "Received tools notification from server without listChanged capability: %s"
 _SUPPORTED = "Server supports tool change notifications: %s"
 _SKIPPED = "Skipping duplicate discovery - already in progress for: %s"
+_REFRESHED = "%s: tools refreshed: %d added, %d removed, %d modified"
 _FAILED = "%s: %s"
 
 
@@ -936,7 +939,8 @@ class Life:
     @property
     def tools(self) -> list[types.Tool]:
         """What the server lists and the filters let through."""
-        return [tool for tool in self.listed if self.config.allows(tool.name)]
+        fits, patterns = fnmatch.fnmatchcase, self.config.tool_filters
+        return [t for t in self.listed if any(fits(t.name, each) for each in patterns)]
 
     @property
     def failure(self) -> str | None:
@@ -1069,8 +1073,12 @@ class Life:
                 why = explain(error, self.config.shown_url)
                 log.warning("%s: kept its old tools: %s", self.name, why)
             else:
-                about = _diff(self.listed, tools)
-                log.info("%s: tools refreshed: %s", self.name, about)
+                old, new = (
+                    {tool.name: tool for tool in t} for t in (self.listed, tools)
+                )
+                modified = sum(old[n] != new[n] for n in old.keys() & new.keys())
+                counts = len(new.keys() - old), len(old.keys() - new), modified
+                log.info(_REFRESHED, self.name, *counts)
                 self.listed = tools
             refreshed.set()
 
@@ -1181,7 +1189,12 @@ def explain(error: BaseException, url: str = "") -> str:
             behind = error.exceptions[0]
     text = str(error)
     if isinstance(error, ValidationError):
-        text = f"its answer is not valid MCP: {_first_error(error)}"
+        errors = error.errors(include_url=False, include_input=False)
+        # A union reports all its members: those of another type do not matter.
+        others = {e["loc"][:-1] for e in errors if e["type"] == "literal_error"}
+        first = next((e for e in errors if e["loc"][:-1] not in others), errors[0])
+        field = ".".join(map(str, first["loc"])) or "result"
+        text = f"its answer is not valid MCP: {field}: {first['msg']}"
     elif isinstance(error, TimeoutError):
         text = f"no answer within {limit:g} seconds"
     elif isinstance(error, httpx2.HTTPStatusError):
@@ -1197,22 +1210,6 @@ def explain(error: BaseException, url: str = "") -> str:
 def counted(number: int, noun: str) -> str:
     """A number of things in words: `1 tool`, `2 tools`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _first_error(error: ValidationError) -> str:
-    """The first offending field of an answer, and what is wrong with it."""
-    errors = error.errors(include_url=False, include_input=False)
-    # A union reports all its members: those of another type do not matter.
-    others = {e["loc"][:-1] for e in errors if e["type"] == "literal_error"}
-    first = next((e for e in errors if e["loc"][:-1] not in others), errors[0])
-    return f"{'.'.join(map(str, first['loc'])) or 'result'}: {first['msg']}"
-
-
-def _diff(old: list[types.Tool], new: list[types.Tool]) -> str:
-    before, after = {tool.name: tool for tool in old}, {tool.name: tool for tool in new}
-    modified = sum(before[name] != after[name] for name in before.keys() & after.keys())
-    added, removed = len(after.keys() - before), len(before.keys() - after)
-    return f"{added} added, {removed} removed, {modified} modified"
 
 
 async def _negotiate(session: ClientSession, client: ServerSession | None) -> None:
@@ -1530,7 +1527,8 @@ def _checked(tool: types.Tool, given: JSON) -> JSON:
     schema = {**tool.input_schema, "additionalProperties": False}
     kinds = schema["properties"]
     objects = [n for n in given if kinds.get(n, {}).get("type") == "object"]
-    arguments = {**given, **{name: _decoded(given[name]) for name in objects}}
+    texts = {n: given[n] or "{}" for n in objects if isinstance(given[n], str | None)}
+    arguments = {**given, **{name: _decoded(text) for name, text in texts.items()}}
     problems = [
         ": ".join([*(f"'{at}'" for at in error.path), error.message[:300]])
         for error in jsonschema.Draft202012Validator(schema).iter_errors(arguments)
@@ -1539,13 +1537,6 @@ def _checked(tool: types.Tool, given: JSON) -> JSON:
         why = "; ".join(problems)
         raise ToolError(f"Invalid arguments for tool '{tool.name}': {why}")
     return arguments
-
-
-def _decoded(value: Any) -> Any:
-    if isinstance(value, str):
-        with suppress(ValueError, RecursionError):
-            return json.loads(_without_halves(value.encode()))
-    return {} if value is None else value
 
 
 META_TOOLS: Registry = {}
