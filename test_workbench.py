@@ -355,7 +355,7 @@ class Remote:
     def __init__(self) -> None:
         self.session, self.stale = "1", "404"  # what any other session is answered
         self.seen: set[str | None] = set()  # values of the header Authorization
-        self.calls: list[str] = []  # the keys of `answers`
+        self.calls: list[str] = []  # the keys of `answers`, GET and DELETE
         self.connections = 0  # that are open
         self.released = asyncio.Event()
         self.listener: Any = None
@@ -407,6 +407,7 @@ class Remote:
             await anyio.sleep_forever()
         if method == "POST":
             return await self.answer(json.loads(body), path, stream)
+        self.calls.append(method)
         return response(200 if method == "DELETE" else int(query or 405))
 
     async def serve(self, reader: Any, stream: Any) -> None:
@@ -575,14 +576,14 @@ GARBAGE = b"""\xff\xfe\n\n \r\nlistening\n[]\n7\n{}
 """
 
 
-def hang() -> None:
-    Path(f"{os.getpid()}.hangs").touch()
+def hang(why: int | str = "hangs", *_: object) -> None:
+    Path(f"{os.getpid()}.{why}").touch()
     signal.pause()
 
 
 def ignore_the_end() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, hang)
     atexit.register(hang)  # after the end of stdin
 
 
@@ -1298,8 +1299,9 @@ BAD_OPTIONS += ["--call NAME FILE", "--call FILE NAME", "--call NAME {} FILE"]
 
 @pytest.mark.parametrize("options", BAD_OPTIONS)
 def test_unfit_options_end_with_status_2(options: str, capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as end:
-        workbench.main(options.replace("FILE", workbench.__file__).split())
+    arguments = options.replace("FILE", workbench.__file__).split()
+    with pytest.raises(SystemExit) as end:  # not `main`: it could end this process
+        workbench.parse_command_line(arguments)
     told = "CONFIG goes before --call" in " ".join(capsys.readouterr().err.split())
     assert (end.value.code, told or "FILE" not in options) == (2, True)
 
@@ -1812,10 +1814,8 @@ async def test_a_server_killed_during_calls_fails_these_only(tmp_path: Path) -> 
     prefix = "Error executing tool 'box__a__wait' in toolbox 'box': .*"
     for each in failed:
         assert re.search(f"^{prefix}SIGKILL.*first words", each)
-    assert re.findall("[a-z]+", file.read_text()) == [
-        "wait",
-        "pid",
-    ]  # the other one was still in the pipe
+    noted = re.findall("[a-z]+", file.read_text())
+    assert noted == ["wait", "pid"]  # the other one was still in the pipe
 
 
 async def test_what_a_server_says_before_it_exits_is_delivered(tmp_path: Path) -> None:
@@ -1971,9 +1971,7 @@ async def test_a_thousand_announcements_cost_two_or_three_listings(log: Logs) ->
     assert ("workbench", logging.DEBUG, skipped) in log.record_tuples
 
 
-async def test_an_open_waits_for_no_more_than_one_listing_that_begins_after_it() -> (
-    None
-):
+async def test_an_open_waits_for_no_more_than_one_listing_begun_after_it() -> None:
     code = """
 def listed(_):
     send({"method": "notifications/tools/list_changed"})
@@ -2228,23 +2226,20 @@ async def test_a_failure_over_sse_is_told_and_mended(server: Remote) -> None:
 
 async def test_a_json_body_is_the_answer_whatever_its_id(server: Remote) -> None:
     def body(**more: Any) -> bytes:
-        return response(
-            200, json.dumps({"jsonrpc": "2.0", "id": None} | more, indent=1)
-        )
+        whole = {"jsonrpc": "2.0", "id": None, **more}
+        return response(200, json.dumps(whole, indent=1))
 
     error = {"code": 7, "message": "no luck"}
     server.answers["result"] = body(id=999, result=text_result("a\ud83d"))
     server.answers |= {"error": body(error=error), "none": body(method="x")}
+    names = "result", "error", "none"
     async with opened(a=server.at()) as client:
         with anyio.fail_after(20):
-            told = [
-                text(await use(client, "a", n)) for n in ("result", "error", "none")
-            ]
+            told = [text(await use(client, "a", name)) for name in names]
     assert told[0] == "a\ufffd" and "7: no luck" in told[1] and "HTTP 200" in told[2]
 
 
 async def test_spoilt_answers_are_errors_over_any_transport(server: Remote) -> None:
-    """Over any transport."""
     half = text_result("a\ud83d, 😀")
     server.answers |= {"neither": None, "half": half}
     servers = {path[1:]: server.at(path) for path in ("/mcp", "/stream", "/sse")}
@@ -2334,7 +2329,8 @@ async def test_a_forgotten_session_is_replaced(stale: str, server: Remote) -> No
             results = await at_once(9, lambda: use(client, "a", "ok"))
             assert [text(result) for result in results] == ["ok"] * 9
         await leaves_nothing_behind(before)
-    assert (server.calls.count("ok"), server.calls.count("initialize")) == (27, 4)
+    counted = map(server.calls.count, ("ok", "initialize", "DELETE"))
+    assert [*counted] == [27, 4, 1]  # only the last session is there to be ended
 
 
 async def test_a_late_listing_of_a_former_session_is_ignored(server: Remote) -> None:
@@ -2963,7 +2959,10 @@ def test_a_signal_ends_it_with_status_0_while_streams_are_open(signals: str) -> 
         http_toolbox("LOCALHOST:0") as running,
         closing(RawSession(running)) as session,
         ask(running, "GET", "/mcp", **streamable_session(running)),
+        socket.create_connection(("127.0.0.1", running.port)) as half,
     ):
+        head = "POST /mcp HTTP/1.1", "Host: localhost", "Content-Length: 9", "", ""
+        half.sendall("\r\n".join(head).encode())  # and no body: uvicorn waits for it
         assert session.result("ping") == {}
         for name in signals.split():
             running.process.send_signal(getattr(signal, name))
@@ -3181,6 +3180,7 @@ def test_it_ends_and_leaves_nothing(tmp_path: Path, monkeypatch: Monkey) -> None
         failures = {cell: repr(run()) for cell, run in runs.items() if run()}
         dead.shutdown()
     assert not failures
+    assert [*tmp_path.glob("*/*.15")]  # SIGTERM comes before SIGKILL
 
 
 def test_an_interrupted_check_leaves_nothing(tmp_path: Path) -> None:

@@ -121,6 +121,10 @@ class ServerConfig:
     tool_filters: tuple[str, ...] = ("*",)
     description: str = ""  # in another client's file
 
+    def allows(self, tool: str) -> bool:
+        """Whether `toolFilters` let the downstream tool of this name through."""
+        return any(fnmatch.fnmatchcase(tool, pattern) for pattern in self.tool_filters)
+
     @property
     def shown_url(self) -> str:
         """The URL as it may be shown: without its query and user information."""
@@ -706,6 +710,7 @@ class _HttpClient(httpx2.AsyncClient):
         number = body.get("id")
         if "method" not in body or number is None:
             return await self._tell(request, self._askers.pop(number, None), options)
+        headers = {"content-type": "application/json"}
         try:
             if body["method"] == _OURS:  # see `_http_transport`
                 raise MCPError(**body["params"])
@@ -719,10 +724,10 @@ class _HttpClient(httpx2.AsyncClient):
             if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
                 kind = response.headers.get("content-type", "nothing")
                 raise self._failed(f"{_status(response)} with {kind}, no answer")
-            message.id, session = number, response.headers.get(_SESSION_ID, "")
+            message.id = number
+            headers[_SESSION_ID] = response.headers.get(_SESSION_ID, "")
         except MCPError as error:
-            message, session = _answer(number, error.error), ""
-        headers = {"content-type": "application/json", _SESSION_ID: session}
+            message = _answer(number, error.error)
         content = _dump(message)
         return httpx2.Response(200, headers=headers, content=content, request=request)
 
@@ -758,15 +763,15 @@ class _HttpClient(httpx2.AsyncClient):
                     await response.aread()
         except (httpx2.RequestError, TimeoutError) as error:
             raise self._failed(explain(error)) from None
-        there, status = response.next_request, response.status_code
-        is_lost = status == 404 or (status == 400 and _NO_SESSION.search(response.text))
         if response.is_success:
             return response
-        if there is not None:
+        if (there := response.next_request) is not None:
             if (there.method, there.url.netloc) == (request.method, request.url.netloc):
                 return response  # which the SDK follows
             location = there.url.copy_with(query=None, userinfo=b"")
             raise self._failed(f"{_status(response)} to {location} is not followed")
+        status = response.status_code
+        is_lost = status == 404 or (status == 400 and _NO_SESSION.search(response.text))
         if _SESSION_ID in request.headers and is_lost:
             self._life.how = "ended the session"
             self._life.gone.set()
@@ -939,8 +944,7 @@ class Life:
     @property
     def tools(self) -> list[types.Tool]:
         """What the server lists and the filters let through."""
-        fits, patterns = fnmatch.fnmatchcase, self.config.tool_filters
-        return [t for t in self.listed if any(fits(t.name, each) for each in patterns)]
+        return [tool for tool in self.listed if self.config.allows(tool.name)]
 
     @property
     def failure(self) -> str | None:
@@ -1122,9 +1126,10 @@ class Life:
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
         log.debug("[%s] %s: %s", self.name, params.level, params.data)
-        levels, least = get_args(types.LoggingLevel), self.shared.log_level or "debug"
         if self.client is None or _is_modern(self.client):
             return  # which opts in request by request
+        levels = get_args(types.LoggingLevel)
+        least = self.shared.log_level or "debug"
         if levels.index(params.level) >= levels.index(least):
             message = types.LoggingMessageNotification(params=params)
             await self.client.send_notification(message)
@@ -1145,7 +1150,8 @@ class Life:
 
     async def call(self, params: JSON, on_progress: Progress) -> JSON:
         """See `ServerConnection.call`; an error with `_UNREACHED` may be tried again."""
-        session, level = cast(ClientSession, self.session), self.shared.log_level
+        session = cast(ClientSession, self.session)
+        level = self.shared.log_level
         if _is_modern(session) and level is not None:  # of an older client
             meta = {**params.get("_meta", {}), types.LOG_LEVEL_META_KEY: level}
             params = {**params, "_meta": meta}
@@ -1329,7 +1335,8 @@ class OpenedToolbox:
         settled: list[str] = []
 
         async def settle(server: str, connection: ServerConnection) -> None:
-            was_up, life = connection.life.up, connection.start()
+            was_up = connection.life.up
+            life = connection.start()
             await life.settled.wait()
             with anyio.move_on_after(max(soon - anyio.current_time(), 1)):
                 await life.refreshed(is_unsure=was_up)
@@ -1384,7 +1391,8 @@ class Workbench:
         `on_progress` gets the number of settled servers, of all servers, and the name
         of the one that settled. Raises `ToolError` if none of them started.
         """
-        toolbox, started = self.prepare(name), anyio.current_time()
+        toolbox = self.prepare(name)
+        started = anyio.current_time()
         while True:
             await toolbox.settle(started, on_progress)
             if len(toolbox.failed) == len(toolbox.connections):
@@ -1798,7 +1806,8 @@ async def serve_stdio(server: Server[Any]) -> None:
             except anyio.get_cancelled_exc_class():
                 os._exit(0)  # the SDK's reader thread would block until stdin ends
     # The SDK's own streams cost three thread switches for each message.
-    loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(_CHUNK)
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(_CHUNK)
     exit_soon = functools.partial(loop.call_later, EXIT_TIMEOUT, os._exit, 0)
 
     class Stdout(asyncio.Protocol):
@@ -1879,10 +1888,12 @@ async def check(config: WorkbenchConfig) -> int:
         states = {True: "\033[32mok    \033[0m", False: "\033[31mFAILED\033[0m"}
 
     async def report(toolbox: OpenedToolbox, server: str) -> None:
-        life, started = toolbox.connections[server].start(), anyio.current_time()
+        started = anyio.current_time()
+        life = toolbox.connections[server].start()
         await life.settled.wait()
         seconds = anyio.current_time() - started
-        about, shown = life.failure, toolbox.tools(server)
+        shown = toolbox.tools(server)
+        about = life.failure
         if about is None:
             told = life.session.instructions if life.session else None
             about = f"{counted(len(shown), 'tool'):9}  {_amount(shown, told or '')}"
@@ -1941,7 +1952,8 @@ def run(main: Callable[[], Awaitable[int | None]], interrupted: int) -> int:
     """
 
     async def until_signalled() -> int:
-        loop, scope = asyncio.get_running_loop(), anyio.CancelScope()
+        loop = asyncio.get_running_loop()
+        scope = anyio.CancelScope()
         # For what nothing else can stop: a thread that looks up a name, say.
         exit_soon = functools.partial(
             loop.call_later, EXIT_TIMEOUT, os._exit, interrupted
