@@ -14,6 +14,7 @@ nothing is left running.
     python workbench.py [CONFIG] --call NAME [JSON]  call one tool
     python workbench.py --toolbox [--http PORT]      serve the built-in echo/time toolbox
 
+Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, else a built-in demo.
 Protocol: https://modelcontextprotocol.io/specification (up to 2026-07-28)
 """
 
@@ -44,6 +45,7 @@ import zoneinfo
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -651,22 +653,25 @@ async def _process_transport(life: Life) -> AsyncIterator[_Transport]:
             await process.stop()
 
 
+_ASKER = ContextVar[Any]("_ASKER", default=None)  # the request that a task answers
+
+
 class _Events(httpx2.AsyncByteStream):
     """A server's stream of events, with the messages in it as `_read_message` has them.
 
-    The requests that the server makes in it are noted in `askers`, by their ids, as
-    those of `asker`: the id of the request that the stream answers.
+    The ids of the requests that the server makes in it are noted in `askers`.
     """
 
-    def __init__(self, stream: Any, askers: dict[Any, Any], asker: Any = None) -> None:
-        self._stream, self._askers, self._asker = stream, askers, asker
+    def __init__(self, stream: Any, askers: dict[Any, Any]) -> None:
+        self._stream = stream
+        self._askers = askers
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         chunks = aiter(self._stream)
         async for line in _lines(lambda _: anext(chunks, b"")):
             message = _read_message(line[5:]) if line.startswith(b"data:") else None
             if isinstance(message, types.JSONRPCRequest):
-                self._askers[message.id] = self._asker
+                self._askers[message.id] = _ASKER.get()
             yield (line if message is None else b"data:" + _dump(message)) + b"\n"
 
     async def aclose(self) -> None:
@@ -688,7 +693,7 @@ class _HttpClient(httpx2.AsyncClient):
     request that the server cannot answer any more, and the error to end it with.
     """
 
-    def __init__(self, life: Life, give_up: Callable[[Any, MCPError], None]) -> None:
+    def __init__(self, life: Life, give_up: Callable[[Any, MCPError], object]) -> None:
         # No compression: bodies are read on the way. No limits: a call may be silent
         # for ever, and so may any number of others beside it.
         headers = {"accept-encoding": "identity", **life.config.headers}
@@ -697,7 +702,9 @@ class _HttpClient(httpx2.AsyncClient):
         self._life = life
         self._give_up = give_up
         self._is_sse = life.config.transport == "sse"
-        self._askers: dict[Any, Any] = {}  # see `_Events`
+        self._askers: dict[
+            Any, Any
+        ] = {}  # the ids of calls by those of their questions
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if request.method == "GET":  # fails on its own, and the SDK knows how to go on
@@ -709,7 +716,8 @@ class _HttpClient(httpx2.AsyncClient):
         body = json.loads(await request.aread() or b"{}")
         number = body.get("id")
         if "method" not in body or number is None:
-            return await self._tell(request, self._askers.pop(number, None), options)
+            return await self._tell(request, self._askers.get(number), options)
+        _ASKER.set(number)  # in this task the SDK also reads the rest of a cut answer
         headers = {"content-type": "application/json"}
         try:
             if body["method"] == _OURS:  # see `_http_transport`
@@ -718,7 +726,7 @@ class _HttpClient(httpx2.AsyncClient):
             if self._is_sse or not response.is_success:
                 return response  # the answer is still to come
             if not response.is_closed:
-                response.stream = _Events(response.stream, self._askers, number)
+                response.stream = _Events(response.stream, self._askers)
                 return response
             message = _read_message(response.content)
             if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
@@ -745,7 +753,7 @@ class _HttpClient(httpx2.AsyncClient):
                 if asker is not None:
                     why = f"it did not take the client's answer: {error.message}"
                     self._give_up(asker, _failure(why))
-        return httpx2.Response(202, request=request)
+        return httpx2.Response(204, request=request)
 
     async def _checked(self, request: httpx2.Request, options: JSON) -> httpx2.Response:
         """The response to a request, if it is a success or a redirect within its host.
@@ -775,7 +783,8 @@ class _HttpClient(httpx2.AsyncClient):
         if _SESSION_ID in request.headers and is_lost:
             self._life.how = "ended the session"
             self._life.gone.set()
-            raise _failure("it has not seen the request", _UNREACHED)
+            lost = f"{_status(response)}: it has not seen the request"
+            raise _failure(lost, _UNREACHED)
         with suppress(ValidationError):
             own = types.JSONRPCError.model_validate_json(response.content)
             if status not in (401, 403):
@@ -805,19 +814,25 @@ async def _http_transport(life: Life) -> AsyncIterator[_Transport]:
         life.hung_up("closed the connection")
 
     def send(message: SessionMessage) -> None:
+        tasks.start_soon(write.send, message)  # which waits until the last is sent
         body: Any = message.message
         if getattr(body, "method", "") == "notifications/cancelled":
-            give_up(body.params["requestId"], _failure("cancelled"))
-        tasks.start_soon(write.send, message)  # which waits until the last is sent
+            number = body.params["requestId"]
+            tasks.start_soon(give_up, number, _failure("cancelled"), EXIT_GRACE)
 
-    def give_up(number: Any, error: MCPError) -> None:
-        # Before 2026-07-28 a server is told of a cancelled call, but the SDK goes on
-        # reading its answer. It stops where the request's id is used again.
-        again = types.JSONRPCRequest(jsonrpc="2.0", id=number, method=_OURS)
-        again.params = error.error.model_dump()
-        tasks.start_soon(write.send, SessionMessage(again))
+    async def give_up(number: Any, error: MCPError, delay: float = 0) -> None:
+        # Before 2026-07-28 a server is told of a cancelled call, and may take back what
+        # it has asked in it; but the SDK goes on reading the answer, until the same id
+        # is used again.
+        await anyio.sleep(delay)
+        params = error.error.model_dump()
+        again = types.JSONRPCRequest(
+            jsonrpc="2.0", id=number, method=_OURS, params=params
+        )
+        await write.send(SessionMessage(again))
 
-    http, url = _HttpClient(life, give_up), life.config.url
+    http = _HttpClient(life, lambda *given: tasks.start_soon(give_up, *given))
+    url = life.config.url
     transport: Any = streamable_http_client(
         url, http_client=http, max_sse_event_size=None
     )
@@ -1330,13 +1345,13 @@ class OpenedToolbox:
         return {key: item for key, item in answer.items() if item or key in always}
 
     async def settle(self, started: float, on_progress: Progress) -> None:
-        """Start the servers, wait as `open_toolbox` promises, report each that settles."""
+        """Wait for the servers as `open_toolbox` promises, report each that settles."""
         soon = started + OPEN_TIMEOUT
         settled: list[str] = []
 
         async def settle(server: str, connection: ServerConnection) -> None:
-            was_up = connection.life.up
-            life = connection.start()
+            life = connection.life
+            was_up = life.up
             await life.settled.wait()
             with anyio.move_on_after(max(soon - anyio.current_time(), 1)):
                 await life.refreshed(is_unsure=was_up)
@@ -1393,6 +1408,8 @@ class Workbench:
         """
         toolbox = self.prepare(name)
         started = anyio.current_time()
+        for connection in toolbox.connections.values():
+            connection.start()
         while True:
             await toolbox.settle(started, on_progress)
             if len(toolbox.failed) == len(toolbox.connections):
@@ -1401,7 +1418,7 @@ class Workbench:
             answer = toolbox.answer()
             if is_late or answer["servers_connected"]:
                 return answer
-            # Else another open has started one again that had failed here.
+            on_progress = None  # another open has started one that had failed here
         reasons = "; ".join(
             f"{server}: {why}" for server, why in toolbox.failed.items()
         )
@@ -1538,7 +1555,7 @@ def _checked(tool: types.Tool, given: JSON) -> JSON:
     texts = {n: given[n] or "{}" for n in objects if isinstance(given[n], str | None)}
     arguments = {**given, **{name: _decoded(text) for name, text in texts.items()}}
     problems = [
-        ": ".join([*(f"'{at}'" for at in error.path), error.message[:300]])
+        ": ".join([*(f"'{at}'" for at in error.path), error.message[-300:]])
         for error in jsonschema.Draft202012Validator(schema).iter_errors(arguments)
     ]
     if problems:
@@ -1802,9 +1819,10 @@ async def serve_stdio(server: Server[Any]) -> None:
     if not are_pipes or os.path.sameopenfile(0, 1) or sys.platform == "win32":
         async with stdio_server() as streams:
             try:
-                return await server.run(streams[0], streams[1], options)
+                await server.run(streams[0], streams[1], options)
             except anyio.get_cancelled_exc_class():
                 os._exit(0)  # the SDK's reader thread would block until stdin ends
+        os._exit(0)  # so would one that looks up a name, until it has found it
     # The SDK's own streams cost three thread switches for each message.
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(_CHUNK)
@@ -2002,11 +2020,9 @@ class _LogHandler(logging.Handler):
 def parse_command_line(arguments: list[str] | None) -> argparse.Namespace:
     """The options of the command line; exits with status 2 where they do not fit."""
     parser = argparse.ArgumentParser(
-        description="One MCP server in front of many, grouped into named toolboxes.",
-        epilog="Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json if it is "
-        "there, else a built-in demo.",
-        usage="%(prog)s [CONFIG] [--check | --call NAME [JSON]] [--verbose]\n"
-        "       %(prog)s --toolbox [--http [HOST:]PORT] [--verbose]",
+        usage="%(prog)s [CONFIG] [OPTION]...",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add, mode = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     add("config", nargs="?", metavar="CONFIG", help="path of the configuration file")
