@@ -116,7 +116,6 @@ def environment(*_: str) -> None:
 
 @downstream
 def tools_named(*names: str) -> None:
-    """Tools of these names."""
     serve_raw(*map(tool, names))
 
 
@@ -1086,9 +1085,7 @@ async def test_the_tools_name_the_toolboxes_and_cost_little() -> None:
 # === Environment and secrets ==========================================================
 
 
-async def test_a_referenced_variable_reaches_only_the_servers_that_set_it(
-    monkeypatch: Monkey,
-) -> None:
+async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) -> None:
     for name in ("TOKEN", "ARG", "OFF", "NOTE"):
         monkeypatch.setenv(f"WB_{name}", name)
     config = configuration(
@@ -1390,7 +1387,7 @@ async def test_a_failing_server_costs_only_itself(tmp_path: Path) -> None:
     assert len(noted_pids(file)) == 1
 
 
-async def test_where_all_servers_fail_opening_fails_and_nothing_is_left_running(
+async def test_where_all_fail_nothing_is_left(
     tmp_path: Path, monkeypatch: Monkey
 ) -> None:
     monkeypatch.setattr(workbench, "CONNECT_TIMEOUT", 1)
@@ -1434,9 +1431,7 @@ def test_the_time_limits_are_those_that_clients_can_wait_for() -> None:
     assert (*times, workbench.CONNECT_TIMEOUT) == (5, 50, 180)
 
 
-async def test_open_toolbox_waits_for_the_first_server_and_names_who_still_starts(
-    tmp_path: Path, monkeypatch: Monkey
-) -> None:
+async def test_open_waits_for_first_server(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
     slow = entry("noted", tmp_path / "slow", tmp_path / "gate")
     note = "Still starting: slow. Call open_toolbox again to get their tools."
@@ -1452,9 +1447,7 @@ async def test_open_toolbox_waits_for_the_first_server_and_names_who_still_start
         assert "servers_connecting" not in await open_box(client)
 
 
-async def test_by_the_answer_timeout_every_caller_is_told_that_a_server_still_starts(
-    tmp_path: Path, monkeypatch: Monkey
-) -> None:
+async def test_all_are_told_by_the_timeout(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
     monkeypatch.setattr(workbench, "ANSWER_TIMEOUT", 0.3)
     slow = entry("noted", tmp_path / "slow", tmp_path / "gate")
@@ -1776,9 +1769,7 @@ async def leaves_nothing_behind(before: list[int]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_death_between_calls_goes_unnoticed_and_leaves_nothing_behind(
-    tmp_path: Path, mode: str
-) -> None:
+async def test_a_death_between_calls_goes_unnoticed(tmp_path: Path, mode: str) -> None:
     file, other = tmp_path / "a", tmp_path / "b"
     servers = {"a": entry("noted", file), "b": entry("noted", other)}
     async with connected(configuration(**servers), mode) as client:
@@ -1889,7 +1880,6 @@ def real_servers(tmp_path: Path) -> dict[str, dict[str, Any]]:
 async def test_real_servers_answer_as_they_do_without_us(
     real_servers: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
-    """Each is asked directly and through a workbench, all side by side."""
     answers: dict[str, list[Any]] = {name: [] for name in real_servers}
     calls = dict(zip(real_servers, REAL_CALLS.values()))
 
@@ -1920,7 +1910,6 @@ in_both_eras = pytest.mark.parametrize(
 
 @pytest.fixture
 def log(caplog: Logs) -> Logs:
-    """What the workbench logs."""
     caplog.set_level(logging.DEBUG, "workbench")
     return caplog
 
@@ -2029,12 +2018,11 @@ async def test_a_refresh_that_fails_half_way_keeps_the_old_list() -> None:
 
 async def test_a_server_that_dies_during_a_refresh_is_started_again() -> None:
     async with opened(a=entry("changing")) as client:
-        for name in ("open_toolbox", "use_tool"):
+        box = {"toolbox_name": "box"}
+        asks = {"open_toolbox": box, "use_tool": {**box, "tool_name": "box__a__x"}}
+        for name, arguments in asks.items():
             await become(client, tool("x"), fault="exit")
-            x = {"toolbox_name": "box", "tool_name": "box__a__x"}
-            await client.call_tool(
-                name, x if name == "use_tool" else {"toolbox_name": "box"}
-            )
+            await client.call_tool(name, arguments)
             assert await changed(client) == []
             assert text(await use(client, "a", "listings")) == "1"
 
@@ -2049,9 +2037,7 @@ async def test_a_lost_listen_stream_is_opened_again(monkeypatch: Monkey) -> None
 
 
 @in_both_eras
-async def test_announcements_are_logged_and_not_told_to_the_client(
-    server: str, mode: str, log: Logs
-) -> None:
+async def test_announcements_are_only_logged(server: str, mode: str, log: Logs) -> None:
     config, ear = configuration(a=entry(server)), Ear()
     async with connected(config, mode, **ear.callbacks) as client:
         await shows(client)
@@ -2302,22 +2288,45 @@ async def test_a_clients_answer_that_is_refused_costs_one_call(server: Remote) -
         await accepted.wait()
         return event({"id": request["id"], "result": text_result("accepted")})
 
+    async def moved(*_: Any) -> bytes:
+        return next(answers)
+
     async def slow(*_: Any) -> bytes:
         await anyio.sleep(1.2)
         accepted.set()
         return response(202)
 
     accepted = anyio.Event()
+    answers = iter([response(307, location="/mcp"), response(500)])
     server.answers |= {"ask": ask, "refused": response(500), "slow": slow}
+    server.answers["moved"] = moved
     config = configuration(a=server.at())
     async with connected(config, **Ear("elicitation").callbacks) as client:
         sibling = asyncio.ensure_future(use(client, "a", "wait"))
         with anyio.fail_after(20):
-            refused = await use(client, "a", "ask", {"how": "refused"})
+            for how in ("refused", "moved"):
+                refused = await use(client, "a", "ask", {"how": how})
+                assert refused.is_error and "HTTP 500" in text(refused)
             taken = await use(client, "a", "ask", {"how": "slow"})
         server.released.set()
-        assert refused.is_error and "HTTP 500" in text(refused)
         assert [text(taken), text(await sibling)] == ["accepted", "released"]
+
+
+async def test_a_cancelled_call_takes_its_question_back(server: Remote) -> None:
+    async def ask(_: Any, stream: Any) -> None:
+        params = {**FORM, "_meta": {"answer": "never"}}
+        stream.write(STREAM + event({**ELICIT, "id": "q", "params": params}))
+        await until(lambda: "notifications/cancelled" in server.calls)
+        end = {"method": "notifications/cancelled", "params": {"requestId": "q"}}
+        stream.write(event(end))
+        await anyio.sleep_forever()
+
+    server.answers["ask"], ear = ask, Ear("elicitation")
+    async with connected(configuration(a=server.at()), **ear.callbacks) as client:
+        call = asyncio.ensure_future(use(client, "a", "ask"))
+        await ear.asked.wait()
+        call.cancel()
+        await until(ear.withdrawn.is_set)
 
 
 @pytest.mark.parametrize("stale", ["404", "400"])
@@ -2707,7 +2716,6 @@ async def test_the_toolbox_lists_the_tools_of_the_seed() -> None:
 
 
 async def call_toolbox(name: str, **arguments: Any) -> types.CallToolResult:
-    """Call a tool of the built-in toolbox in this process."""
     async with Client(workbench.create_toolbox_server()) as client:
         return await client.call_tool(name, arguments)
 
@@ -2971,9 +2979,7 @@ def test_a_signal_ends_it_with_status_0_while_streams_are_open(signals: str) -> 
 
 
 @pytest.mark.filterwarnings("ignore:unclosed")  # of a port that is no port
-def test_an_address_that_cannot_be_served_is_one_line_and_status_1(
-    toolbox: HttpToolbox, caplog: Logs
-) -> None:
+def test_a_bad_address_is_one_line(toolbox: HttpToolbox, caplog: Logs) -> None:
     addresses = [f"127.0.0.1:{toolbox.port}", "", "nowhere", "70000", "127.0.0.1:"]
     assert [workbench.serve_http(address) for address in addresses] == [1] * 5
     lines = [record.getMessage() for record in caplog.records]
