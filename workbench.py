@@ -54,6 +54,7 @@ from urllib.parse import parse_qsl
 import anyio
 import anyio.abc
 import httpx2
+import jsonschema  # type: ignore[import-untyped]
 from mcp import types
 from mcp.client.session import ClientSession, IncomingMessage
 from mcp.client.sse import sse_client
@@ -1547,8 +1548,6 @@ def _checked(tool: types.Tool, given: JSON) -> JSON:
 
     Models tend to send an object as a string that holds it: that is taken for it.
     """
-    import jsonschema  # type: ignore[import-untyped]  # slow to import
-
     schema = {**tool.input_schema, "additionalProperties": False}
     kinds = schema["properties"]
     objects = [n for n in given if kinds.get(n, {}).get("type") == "object"]
