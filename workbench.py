@@ -703,9 +703,7 @@ class _HttpClient(httpx2.AsyncClient):
         self._life = life
         self._give_up = give_up
         self._is_sse = life.config.transport == "sse"
-        self._askers: dict[
-            Any, Any
-        ] = {}  # the ids of calls by those of their questions
+        self._askers: dict[Any, Any] = {}  # ids of calls by those of their questions
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if request.method == "GET":  # fails on its own, and the SDK knows how to go on
@@ -759,8 +757,7 @@ class _HttpClient(httpx2.AsyncClient):
     async def _checked(self, request: httpx2.Request, options: JSON) -> httpx2.Response:
         """The response to a request, if it is a success or a redirect within its host.
 
-        Raises:
-            MCPError: The server's own error, or what went wrong, with the HTTP status.
+        Else an `MCPError`: the server's own, or what went wrong, with the HTTP status.
         """
         try:
             response = await super().send(request, **options)
@@ -826,21 +823,17 @@ async def _http_transport(life: Life) -> AsyncIterator[_Transport]:
         # it has asked in it; but the SDK goes on reading the answer, until the same id
         # is used again.
         await anyio.sleep(delay)
-        params = error.error.model_dump()
-        again = types.JSONRPCRequest(
-            jsonrpc="2.0", id=number, method=_OURS, params=params
-        )
+        again = types.JSONRPCRequest(jsonrpc="2.0", id=number, method=_OURS)
+        again.params = error.error.model_dump()
         await write.send(SessionMessage(again))
 
     http = _HttpClient(life, lambda *given: tasks.start_soon(give_up, *given))
     url = life.config.url
-    transport: Any = streamable_http_client(
-        url, http_client=http, max_sse_event_size=None
-    )
+    wire: Any = streamable_http_client(url, http_client=http, max_sse_event_size=None)
     if life.config.transport == "sse":
-        transport = sse_client(url, httpx_client_factory=lambda *_, **__: http)
+        wire = sse_client(url, httpx_client_factory=lambda *_, **__: http)
     try:
-        async with transport as (read, write), anyio.create_task_group() as tasks:
+        async with wire as (read, write), anyio.create_task_group() as tasks:
             yield messages(read), send
             tasks.cancel_scope.cancel()
     finally:
