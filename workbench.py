@@ -304,7 +304,8 @@ class _ConfigReader:
         self.warn_unknown(entry, place, ["description", "mcpServers"])
         description = entry.get("description", _NOTHING)
         description = self.read(description, str, f"{place}.description")
-        servers, at = entry.get("mcpServers", _NOTHING), f"{place}.mcpServers"
+        at = f"{place}.mcpServers"
+        servers = entry.get("mcpServers", _NOTHING)
         enabled = self.named(servers, at, self.server)
         if isinstance(servers, dict) and not enabled:
             self.problem(at, "at least one server that is not disabled", "none")
@@ -316,11 +317,9 @@ class _ConfigReader:
         for key in ("mcpServers", "servers"):
             if key in entry and "toolboxes" not in entry:
                 servers = self.named(entry[key], key, self.server)
-                about = "Tools of the MCP server"
+                named = "Tools of the MCP server '{}'".format
                 return {
-                    name: ToolboxConfig(
-                        it.description or f"{about} '{name}'", {name: it}
-                    )
+                    name: ToolboxConfig(it.description or named(name), {name: it})
                     for name, it in servers.items()
                 }
         if isinstance(data, dict) and "toolboxes" not in entry:
