@@ -12,7 +12,7 @@ nothing is left running.
     python workbench.py [CONFIG]                     serve over stdio
     python workbench.py [CONFIG] --check             start every server, report on each
     python workbench.py [CONFIG] --call NAME [JSON]  call one tool
-    python workbench.py --toolbox [--http PORT]      serve the built-in echo/time toolbox
+    python workbench.py --toolbox [--http PORT]      serve the built-in echo/time tools
 
 Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, else a built-in demo.
 Protocol: https://modelcontextprotocol.io/specification (up to 2026-07-28)
@@ -84,7 +84,7 @@ ANSWER_TIMEOUT = 50.0  # after it every caller is answered: some give up at 60
 CONNECT_TIMEOUT = 180.0  # to start or list: a first `npx` downloads its package
 HTTP_TIMEOUT = 10.0  # to connect to a remote server, and for it to take a notification
 EXIT_GRACE = 1.0  # between closing a server's stdin, SIGTERM and SIGKILL
-LAST_WORDS = 2.0  # for the answers that a lost session still has for its calls
+LAST_WORDS = 2.0  # for what a lost session or a cancelled call still has to say
 OUTPUT_GRACE = 0.25  # for the rest of an output after the first sign of its end
 EXIT_TIMEOUT = 3.2  # from a signal or the end of stdin to the end of this process
 RELISTEN_DELAY = 1.0  # between attempts to open a lost `subscriptions/listen` stream
@@ -100,7 +100,7 @@ JSON = dict[str, Any]  # an object, as it is on the wire
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used: its file, then its `problems`, a line each."""
+    """A configuration that cannot be used: its file, then its `problems`, by line."""
 
     def __init__(self, source: str, problems: list[str]) -> None:
         super().__init__("\n".join([f"{source}:", *problems]))
@@ -342,7 +342,7 @@ For migration guidance, see: "Upgrading" in README.md"""
 
 
 def _masking(secrets: Iterable[str]) -> Callable[[str], str]:
-    """A function that masks those of the texts that may be secrets, as JSON has them too."""
+    """A function that masks what may be secret of these texts, as JSON has it too."""
     lines = {line for s in secrets if not os.path.exists(s) for line in s.splitlines()}
     forms = {json.dumps(line)[1:-1] for line in lines}
     forms |= {json.dumps(line, ensure_ascii=False)[1:-1] for line in lines}
@@ -356,7 +356,7 @@ def parse_config(
 ) -> WorkbenchConfig:
     """Check a decoded configuration and expand its variables from `environ`.
 
-    Raises `ConfigError` with all problems at once, each with its place, after `problems`.
+    Raises `ConfigError` with `problems` and all of its own, each with its place.
     """
     reader = _ConfigReader(environ)
     reader.problems += problems
@@ -403,7 +403,8 @@ def load_config(path: str, environ: Mapping[str, str] = os.environ) -> Workbench
 def find_config(argument: str | None, environ: Mapping[str, str]) -> WorkbenchConfig:
     """The configuration to serve: argument, WORKBENCH_CONFIG, ./workbench-config.json.
 
-    Without any of them, this file's own echo/time toolbox as a demo.
+    Without any of them, this file's own echo/time toolbox as a demo. Raises
+    `ConfigError`, also where a path that was given cannot be read.
     """
     path = environ.get("WORKBENCH_CONFIG") or None if argument is None else argument
     if path is None and os.path.exists("workbench-config.json"):
@@ -436,8 +437,8 @@ def split_tool_name(name: str) -> tuple[str, str, str]:
 
 # === Transports =======================================================================
 
-# A life enters a transport and gets the server's messages, in order, and a function that
-# sends one without waiting. A transport sets `life.gone` at the first sign of the end,
+# A life enters a transport and gets the server's messages, in order, and a function to
+# send one without waiting. A transport sets `life.gone` at the first sign of the end,
 # after which nothing more is sent, and calls `life.hung_up` after the last message.
 
 _Messages = AsyncIterator[SessionMessage]
@@ -463,12 +464,10 @@ def _without_halves(text: bytes) -> bytes:
     return _HALVES.sub(lambda m: rb"\ufffd" if m[1] else m[0], text)
 
 
-def _decoded(text: str | bytes) -> Any:
+def _decoded(text: str) -> Any:
     """What JSON text stands for; other text as it is."""
     with suppress(ValueError, RecursionError):
-        return json.loads(
-            _without_halves(text.encode() if isinstance(text, str) else text)
-        )
+        return json.loads(_without_halves(text.encode()))
     return text
 
 
@@ -486,7 +485,7 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
     try:
         return types.jsonrpc_message_adapter.validate_json(valid, by_name=False)
     except ValidationError:
-        whole = _decoded(valid)
+        whole = _decoded(line.decode(errors="replace"))
     if not isinstance(whole, dict) or "method" in whole:
         return None
     number = whole.get("id")
@@ -551,8 +550,8 @@ class _Wire(AbstractAsyncContextManager[Any]):
 class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
     """A server process: its stdout as messages, its stderr as log lines, its end.
 
-    The SDK's `stdio_client` waits for the end of stdout, which a child may hold open for
-    ever, leaves such a child running, and tells neither status nor process.
+    The SDK's `stdio_client` waits for the end of stdout, which a child may hold open,
+    leaves such a child running, and tells neither status nor process.
     """
 
     stdin: asyncio.StreamWriter
@@ -653,7 +652,7 @@ async def _process_transport(life: Life) -> AsyncIterator[_Transport]:
             await process.stop()
 
 
-_ASKER = ContextVar[Any]("_ASKER", default=None)  # the request that a task answers
+_ASKER = ContextVar[Any]("_ASKER", default=None)  # id of the request of a task
 
 
 class _Events(httpx2.AsyncByteStream):
@@ -740,7 +739,7 @@ class _HttpClient(httpx2.AsyncClient):
     async def _tell(
         self, request: httpx2.Request, asker: Any, options: JSON
     ) -> httpx2.Response:
-        """Send what gets no answer: a notification, an answer of ours, a session's end."""
+        """Send what gets no answer: a notification, an answer, the end of a session."""
         request.extensions["timeout"]["read"] = HTTP_TIMEOUT
         is_last = request.method == "DELETE"  # and so the task is cancelled already
         with anyio.move_on_after(EXIT_GRACE if is_last else None, shield=is_last):
@@ -815,7 +814,7 @@ async def _http_transport(life: Life) -> AsyncIterator[_Transport]:
         body: Any = message.message
         if getattr(body, "method", "") == "notifications/cancelled":
             number = body.params["requestId"]
-            tasks.start_soon(give_up, number, _failure("cancelled"), EXIT_GRACE)
+            tasks.start_soon(give_up, number, _failure("cancelled"), LAST_WORDS)
 
     async def give_up(number: Any, error: MCPError, delay: float = 0) -> None:
         # Before 2026-07-28 a server is told of a cancelled call, and may take back what
@@ -1085,9 +1084,8 @@ class Life:
                 why = explain(error, self.config.shown_url)
                 log.warning("%s: kept its old tools: %s", self.name, why)
             else:
-                old, new = (
-                    {tool.name: tool for tool in t} for t in (self.listed, tools)
-                )
+                old = {tool.name: tool for tool in self.listed}
+                new = {tool.name: tool for tool in tools}
                 modified = sum(old[n] != new[n] for n in old.keys() & new.keys())
                 counts = len(new.keys() - old), len(old.keys() - new), modified
                 log.info(_REFRESHED, self.name, *counts)
@@ -1103,7 +1101,7 @@ class Life:
             self._refreshed = anyio.Event()
 
     async def refreshed(self, is_unsure: bool) -> None:
-        """Wait for the refresh that is due; for a remote server one is, if `is_unsure`."""
+        """Wait for a refresh that is due; a remote server's is, if `is_unsure`."""
         if is_unsure and self.config.url:  # which may have no way to announce a change
             self.tools_changed()
         await self._refreshed.wait()
@@ -1157,7 +1155,7 @@ class Life:
                 await session.send_request(news, types.EmptyResult, OPEN_TIMEOUT)
 
     async def call(self, params: JSON, on_progress: Progress) -> JSON:
-        """See `ServerConnection.call`; an error with `_UNREACHED` may be tried again."""
+        """See `ServerConnection.call`; after an `_UNREACHED` it may be tried again."""
         session = cast(ClientSession, self.session)
         level = self.shared.log_level
         if _is_modern(session) and level is not None:  # of an older client
@@ -1169,7 +1167,7 @@ class Life:
             told: JSON = {"progress_callback": on_progress}
             result: JSON = await session.send_request(request, _RAW_RESULT, **told)
             if result.get("resultType", "input_required") != "input_required":
-                # The SDK takes anything with a `resultType` for the other kind of result.
+                # The SDK takes anything with a `resultType` for the other kind.
                 types.CallToolResult.model_validate(result, by_name=False)
             return result
         except ValidationError as error:
@@ -1195,9 +1193,7 @@ def explain(error: BaseException, url: str = "") -> str:
     is_request = isinstance(error, httpx2.TimeoutException)
     limit = HTTP_TIMEOUT if is_request else CONNECT_TIMEOUT
     behind: Any = error
-    while isinstance(
-        behind, Exception
-    ):  # what it was raised from, the first of a group
+    while isinstance(behind, Exception):  # its cause, or the first of a group
         error, behind = behind, behind.__cause__ or behind.__context__
         if isinstance(error, ExceptionGroup):
             behind = error.exceptions[0]
@@ -1631,8 +1627,8 @@ def _deliverable(result: JSON, session: ServerSession) -> JSON:
 
 
 _DEMO_NOTE = (
-    "This is the built-in demo. Give the path of your own configuration as the argument "
-    "of workbench.py, or in WORKBENCH_CONFIG."
+    "This is the built-in demo. Give the path of your own configuration as the "
+    "argument of workbench.py, or in WORKBENCH_CONFIG."
 )
 _USAGE = "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
 
@@ -1771,7 +1767,7 @@ class ToolboxApp:
             await self._http(scope, receive, send)
 
     async def _refusal(self, request: Request) -> Any:
-        """Check Host and Origin against DNS rebinding; the response if they are wrong."""
+        """Check Host and Origin (DNS rebinding); the response if they are wrong."""
         hosts = [request.headers.get("host", "")]
         if ipaddress.ip_address(self._address).is_loopback:
             names = {"127.0.0.1", "localhost", "[::1]", self._address}
@@ -1925,8 +1921,8 @@ async def check(config: WorkbenchConfig) -> int:
     _say(f"Model context: {own} with the workbench, {native}")
     for name, answer in answers.items():
         if len(answer) > LARGE_ANSWER:
-            cut = f"{len(answer):,} characters, and clients cut more than {LARGE_ANSWER:,}"
-            _say(f"Toolbox '{name}' opens with {cut}: split it, or use toolFilters")
+            size = f"{len(answer):,} characters, clients cut more than {LARGE_ANSWER:,}"
+            _say(f"Toolbox '{name}' opens with {size}: split it, or use toolFilters")
     return int(has_failed)
 
 
