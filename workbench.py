@@ -55,8 +55,8 @@ import anyio
 import anyio.abc
 import httpx2
 import jsonschema  # type: ignore[import-untyped]
-from mcp import types
-from mcp.client.session import ClientSession, IncomingMessage
+from mcp import ClientSession, MCPError, ServerSession, stdio_server, types
+from mcp.client.session import IncomingMessage
 from mcp.client.sse import sse_client
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
@@ -65,11 +65,8 @@ from mcp.os.win32.utilities import get_windows_executable_command
 from mcp.server import transport_security as security
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
-from mcp.server.session import ServerSession
 from mcp.server.sse import SseServerTransport
-from mcp.server.stdio import stdio_server
 from mcp.shared.dispatcher import ProgressFnT
-from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
@@ -652,31 +649,25 @@ async def _process_transport(life: Life) -> AsyncIterator[_Transport]:
             await process.stop()
 
 
-_ASKER = ContextVar[Any]("_ASKER", default=None)  # id of the request of a task
-
-
 class _Events(httpx2.AsyncByteStream):
-    """A server's stream of events, with the messages in it as `_read_message` has them.
+    """A stream of events, with the messages in it as `_read_message` has them."""
 
-    The ids of the requests that the server makes in it are noted in `askers`.
-    """
-
-    def __init__(self, stream: Any, askers: dict[Any, Any]) -> None:
+    def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self._askers = askers
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         chunks = aiter(self._stream)
         async for line in _lines(lambda _: anext(chunks, b"")):
             message = _read_message(line[5:]) if line.startswith(b"data:") else None
-            if isinstance(message, types.JSONRPCRequest):
-                self._askers[message.id] = _ASKER.get()
             yield (line if message is None else b"data:" + _dump(message)) + b"\n"
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
 
+# The id of the request of ours that a task belongs to: to its answer or to a question
+# that the server asks in it.
+_REQUEST = ContextVar[Any]("_REQUEST", default=None)
 # How servers say that a session is lost where they do not answer 404, as they should.
 _NO_SESSION = re.compile(
     r"(?i)\b(no|not|invalid|missing|unknown|expired)\b[^.]{0,20}\bsession\b"
@@ -701,20 +692,20 @@ class _HttpClient(httpx2.AsyncClient):
         self._life = life
         self._give_up = give_up
         self._is_sse = life.config.transport == "sse"
-        self._askers: dict[Any, Any] = {}  # ids of calls by those of their questions
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if request.method == "GET":  # fails on its own, and the SDK knows how to go on
             is_rest = "last-event-id" in request.headers  # of an answer: may be lost
             with anyio.fail_after(HTTP_TIMEOUT if is_rest else None):
                 response = await super().send(request, **options)
-            response.stream = _Events(response.stream, self._askers)
+            response.stream = _Events(response.stream)
             return response
         body = json.loads(await request.aread() or b"{}")
         number = body.get("id")
         if "method" not in body or number is None:
-            return await self._tell(request, self._askers.get(number), options)
-        _ASKER.set(number)  # in this task the SDK also reads the rest of a cut answer
+            asker = _REQUEST.get() if "method" not in body else None
+            return await self._tell(request, asker, options)
+        _REQUEST.set(number)
         headers = {"content-type": "application/json"}
         try:
             if body["method"] == _OURS:  # see `_http_transport`
@@ -723,7 +714,7 @@ class _HttpClient(httpx2.AsyncClient):
             if self._is_sse or not response.is_success:
                 return response  # the answer is still to come
             if not response.is_closed:
-                response.stream = _Events(response.stream, self._askers)
+                response.stream = _Events(response.stream)
                 return response
             message = _read_message(response.content)
             if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
@@ -806,6 +797,7 @@ async def _http_transport(life: Life) -> AsyncIterator[_Transport]:
     async def messages(read: Any) -> _Messages:
         async for message in read:
             if isinstance(message, SessionMessage):  # else one that the SDK cannot read
+                _REQUEST.set(read.last_context.get(_REQUEST))
                 yield message
         life.hung_up("closed the connection")
 
@@ -906,9 +898,9 @@ class ServerConnection:
                 failed = f"failed to start: {life.failure}" if life.failure else still
                 raise ToolError(f"server '{self.name}' {failed}")
             with anyio.move_on_after(OPEN_TIMEOUT):
-                if params["name"] not in life.names:
+                if params["name"] not in life.tools:
                     await life.refreshed(is_unsure=True)
-            if life.up and params["name"] not in life.names:
+            if life.up and params["name"] not in life.tools:
                 return None
             try:
                 if life.up:
@@ -933,7 +925,7 @@ class Life:
         self.shared = connection.shared
         self.client = self.shared.client  # a server is offered what this one can do
         self.session: ClientSession | None = None  # set once its tools are known
-        self.listed: list[types.Tool] = []
+        self.listed: dict[str, types.Tool] = {}  # by their names
         self.how = ""  # how it ended or failed, where that was not our doing
         self.stderr: deque[str] = deque(maxlen=20)  # its last lines
         self.settled = anyio.Event()  # it is up or has failed
@@ -949,19 +941,14 @@ class Life:
         return self.session is not None and not self.gone.is_set()
 
     @property
-    def tools(self) -> list[types.Tool]:
-        """What the server lists and the filters let through."""
-        return [tool for tool in self.listed if self.config.allows(tool.name)]
+    def tools(self) -> dict[str, types.Tool]:
+        """What the server lists and the filters let through, by downstream name."""
+        return {n: tool for n, tool in self.listed.items() if self.config.allows(n)}
 
     @property
     def failure(self) -> str | None:
         """Why the server is not up; None while it is up or starting."""
         return None if self.up or not self.settled.is_set() else self.why()
-
-    @property
-    def names(self) -> list[str]:
-        """The downstream names of its tools."""
-        return [tool.name for tool in self.tools]
 
     def said(self, line: str) -> None:
         """Log a line of its output that is no message, and remember it."""
@@ -1025,9 +1012,9 @@ class Life:
             **(_relay(self.client) if self.client is not None else {}),
         )
 
-    async def _list_tools(self, session: ClientSession) -> list[types.Tool]:
-        """All pages of the server's tools."""
-        tools: list[types.Tool] = []
+    async def _list_tools(self, session: ClientSession) -> dict[str, types.Tool]:
+        """All pages of the server's tools, by name."""
+        tools: dict[str, types.Tool] = {}
         cursor: str | None = None
         seen: set[str | None] = set()
         while cursor not in seen and len(seen) < MAX_PAGES:
@@ -1039,17 +1026,16 @@ class Life:
                 if error.code != types.METHOD_NOT_FOUND:
                     raise
                 break  # it has no tools
-            tools += page.tools
+            tools |= {tool.name: tool for tool in page.tools}
             cursor = page.next_cursor or None
         return tools
 
     async def _follow(self, session: ClientSession) -> None:
         """Keep the tool list current until the server is gone."""
         log.info("%s: connected, %s", self.name, counted(len(self.tools), "tool"))
-        log.debug("%s: its tools are %s", self.name, ", ".join(self.names))
+        log.debug("%s: its tools are %s", self.name, ", ".join(self.tools))
         for pattern in self.config.tool_filters:
-            found = any(fnmatch.fnmatchcase(tool.name, pattern) for tool in self.listed)
-            if not found and pattern != "*":
+            if pattern != "*" and not fnmatch.filter(self.listed, pattern):
                 log.warning("%s: toolFilters: %r matches no tool", self.name, pattern)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._refresh, session)
@@ -1079,17 +1065,16 @@ class Life:
             self._changed, refreshed = anyio.Event(), self._refreshed
             try:
                 with anyio.fail_after(CONNECT_TIMEOUT):
-                    tools = await self._list_tools(session)
+                    new = await self._list_tools(session)
             except (MCPError, ValidationError, TimeoutError) as error:
                 why = explain(error, self.config.shown_url)
                 log.warning("%s: kept its old tools: %s", self.name, why)
             else:
-                old = {tool.name: tool for tool in self.listed}
-                new = {tool.name: tool for tool in tools}
+                old = self.listed
+                self.listed = new
                 modified = sum(old[n] != new[n] for n in old.keys() & new.keys())
                 counts = len(new.keys() - old), len(old.keys() - new), modified
                 log.info(_REFRESHED, self.name, *counts)
-                self.listed = tools
             refreshed.set()
 
     def tools_changed(self) -> None:
@@ -1209,8 +1194,6 @@ def explain(error: BaseException, url: str = "") -> str:
         text = f"no answer within {limit:g} seconds"
     elif isinstance(error, httpx2.HTTPStatusError):
         text = _status(error.response)
-    elif isinstance(error, OSError) and error.filename is not None:
-        text = f"cannot start {error.filename!r}: {error.strerror}"
     elif isinstance(error, ConnectionError) and error.errno:
         text = os.strerror(error.errno)  # asyncio has a text of its own
     line = " ".join(text.split()) or type(error).__name__
@@ -1227,18 +1210,18 @@ async def _negotiate(session: ClientSession, client: ServerSession | None) -> No
 
     Only in the older one can it ask an older client for anything, and send it logs.
     """
-    steps = [session.discover, session.initialize]
-    if client is not None and not _is_modern(client):
-        steps.pop(0)
-    steps.append(session.discover)  # a slow start may have let the first one time out
-    errors: list[Exception] = []
-    for step in steps:
-        try:
-            await step()
+    refused = (MCPError, RuntimeError, ValidationError)
+    if client is None or _is_modern(client):
+        with suppress(*refused):
+            await session.discover()
             return
-        except (MCPError, RuntimeError, ValidationError) as error:
-            errors.append(error)
-    raise errors[steps.index(session.initialize)]
+    try:
+        await session.initialize()
+    except refused:
+        with suppress(*refused):  # it knows nothing else, or was slow the first time
+            await session.discover()
+            return
+        raise
 
 
 def _relay(client: ServerSession) -> JSON:
@@ -1297,7 +1280,7 @@ class OpenedToolbox:
     def tools(self, server: str) -> list[JSON]:
         """The tools of a server that is up, as `open_toolbox` shows them."""
         life = self.connections[server].life
-        return [self._shown(server, tool) for tool in life.tools if life.up]
+        return [self._shown(server, tool) for tool in life.tools.values() if life.up]
 
     def _shown(self, server: str, tool: types.Tool) -> JSON:
         """What a client sends to a model, and where the tool comes from."""
@@ -1730,54 +1713,49 @@ def create_toolbox_server() -> Server[Any]:
     return tool_server("mcp-toolbox", TOOLBOX_TOOLS, listed, known)
 
 
-class ToolboxApp:
+def toolbox_app(address: str) -> Any:
     """The built-in toolbox as an ASGI application (seed: API Endpoints).
 
     `/mcp` speaks Streamable HTTP; a GET without a session opens the older SSE
     transport, whose messages are posted to `/mcp/messages?sessionId=...`. `address` is
     what it is bound to.
     """
+    server = create_toolbox_server()
+    http = server.streamable_http_app(host="")  # with no host, it leaves checks to us
+    sse = SseServerTransport("/mcp/messages")
 
-    def __init__(self, address: str) -> None:
-        unchecked = security.TransportSecuritySettings(
-            enable_dns_rebinding_protection=False
-        )
-        self._address = address
-        self._server = create_toolbox_server()
-        self._http = self._server.streamable_http_app(transport_security=unchecked)
-        self._sse = SseServerTransport("/mcp/messages", unchecked)
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":  # the lifespan of the Streamable HTTP sessions
-            return await self._http(scope, receive, send)
+            return await http(scope, receive, send)
         request = Request(scope, receive)
         path, method = request.url.path, request.method
-        if (refusal := await self._refusal(request)) is not None:
+        if (refusal := await _refusal(request, address)) is not None:
             await refusal(scope, receive, send)
         elif path == "/mcp/messages":  # whose query the SDK spells in its own way
             query = scope["query_string"].replace(b"sessionId=", b"session_id=")
             scope = {**scope, "query_string": query}
-            await self._sse.handle_post_message(scope, receive, _as_in_the_seed(send))
+            await sse.handle_post_message(scope, receive, _as_in_the_seed(send))
         elif (path, method) == ("/mcp", "GET") and not request.headers.get(_SESSION_ID):
-            stream = self._sse.connect_sse(scope, receive, _as_in_the_seed(send))
+            stream = sse.connect_sse(scope, receive, _as_in_the_seed(send))
             async with stream as (read, write):
-                options = self._server.create_initialization_options()
-                await self._server.run(read, write, options)
+                await server.run(read, write, server.create_initialization_options())
         else:
-            await self._http(scope, receive, send)
+            await http(scope, receive, send)
 
-    async def _refusal(self, request: Request) -> Any:
-        """Check Host and Origin (DNS rebinding); the response if they are wrong."""
-        hosts = [request.headers.get("host", "")]
-        if ipaddress.ip_address(self._address).is_loopback:
-            names = {"127.0.0.1", "localhost", "[::1]", self._address}
-            hosts = [host for name in names for host in (name, f"{name}:*")]
-        origins = [f"{s}://{host}" for s in ("http", "https") for host in hosts]
-        allowed: JSON = {"allowed_hosts": hosts, "allowed_origins": origins}
-        settings = security.TransportSecuritySettings(**allowed)
-        return await security.TransportSecurityMiddleware(settings).validate_request(
-            request
-        )
+    return app
+
+
+async def _refusal(request: Request, address: str) -> Any:
+    """Check Host and Origin (DNS rebinding); the response if they are wrong."""
+    hosts = [request.headers.get("host", "")]
+    if ipaddress.ip_address(address).is_loopback:
+        names = {"127.0.0.1", "localhost", "[::1]", address}
+        hosts = [host for name in names for host in (name, f"{name}:*")]
+    origins = [f"{scheme}://{host}" for scheme in ("http", "https") for host in hosts]
+    allowed: JSON = {"allowed_hosts": hosts, "allowed_origins": origins}
+    settings = security.TransportSecuritySettings(**allowed)
+    checks = security.TransportSecurityMiddleware(settings)
+    return await checks.validate_request(request)
 
 
 def _as_in_the_seed(send: Any) -> Any:
@@ -1850,21 +1828,19 @@ def serve_http(address: str) -> int:
     try:
         listener = socket.create_server((host, int(port)), family=family)
     except (ValueError, OverflowError, OSError) as error:
-        why = getattr(error, "strerror", None) or "expected [HOST:]PORT"
-        log.error("Cannot listen on %s: %s", address, why)
+        log.error("Cannot listen on %s (expected [HOST:]PORT): %s", address, error)
         return 1
-    bound, port_number = listener.getsockname()[:2]  # `host` may be any name for it
-    shown = f"[{bound}]" if ":" in bound else bound
-    log.info("Toolbox at http://%s:%d/mcp", shown, port_number)
+    bound, number = listener.getsockname()[:2]  # `host` may be any name for it
+    url = httpx2.URL(scheme="http", host=bound, port=number, path="/mcp")
+    log.info("Toolbox at %s", url)
     if not ipaddress.ip_address(bound).is_loopback:
         log.warning("No authentication: bind to %s in a trusted environment only", host)
     # Without a timeout it would wait for the open streams.
     options: JSON = {"log_config": None, "timeout_graceful_shutdown": 1}
-    toolbox = uvicorn.Server(uvicorn.Config(ToolboxApp(bound), **options))
+    server = uvicorn.Server(uvicorn.Config(toolbox_app(bound), **options))
     # Streams that are open at the end are not errors, as uvicorn has it.
-    logging.getLogger("uvicorn.error").addFilter(lambda _: not toolbox.should_exit)
-
-    return run(functools.partial(toolbox.serve, [listener]), interrupted=0)
+    logging.getLogger("uvicorn.error").addFilter(lambda _: not server.should_exit)
+    return run(functools.partial(server.serve, [listener]), interrupted=0)
 
 
 def _say(text: str) -> None:
@@ -1914,7 +1890,7 @@ async def check(config: WorkbenchConfig) -> int:
                 for server in toolbox.connections:
                     tasks.start_soon(report, toolbox, server)
         has_failed = any(connection.life.failure for connection in connections)
-        tools = [_native(tool) for c in connections for tool in c.life.listed]
+        tools = [_native(t) for c in connections for t in c.life.listed.values()]
         answers = {box.name: _compact(box.answer()) for box in toolboxes}
     own = _amount([_native(tool) for tool in meta_tools(config)], instructions(config))
     native = f"{_amount(tools)} with {counted(len(tools), 'tool')} listed natively"
@@ -1958,18 +1934,17 @@ def run(main: Callable[[], Awaitable[int | None]], interrupted: int) -> int:
 
     async def until_signalled() -> int:
         loop = asyncio.get_running_loop()
-        scope = anyio.CancelScope()
-        # For what nothing else can stop: a thread that looks up a name, say.
-        exit_soon = functools.partial(
-            loop.call_later, EXIT_TIMEOUT, os._exit, interrupted
-        )
+
+        def end() -> None:
+            # For what nothing else can stop: a thread that looks up a name, say.
+            loop.call_later(EXIT_TIMEOUT, os._exit, interrupted)
+            scope.cancel()
 
         def on_signal(*_: object) -> None:
             with suppress(RuntimeError):  # the loop is closed: we are done already
-                loop.call_soon_threadsafe(exit_soon)
-                loop.call_soon_threadsafe(scope.cancel)
+                loop.call_soon_threadsafe(end)
 
-        with scope:
+        with anyio.CancelScope() as scope:
             for name in ("SIGINT", "SIGTERM", "SIGHUP"):
                 if hasattr(signal, name):
                     signal.signal(getattr(signal, name), on_signal)
@@ -1979,29 +1954,27 @@ def run(main: Callable[[], Awaitable[int | None]], interrupted: int) -> int:
     return anyio.run(until_signalled)
 
 
-class _LogHandler(logging.Handler):
-    """Writes masked lines to stderr, and drops one for which there is no room.
+def log_to_stderr(mask: Callable[[str], str], is_verbose: bool) -> None:
+    """Log masked lines to stderr, but drop what it has no room for.
 
     A client that does not read our stderr would block whoever writes to it.
     """
 
-    def __init__(self, mask: Callable[[str], str]) -> None:
-        super().__init__()
-        self._mask = mask
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if not self._has_room():
-            return
-        if not log.isEnabledFor(logging.DEBUG):  # which alone shows tracebacks
-            record.exc_info = record.exc_text = None
-        line = self._mask(self.format(record)).encode(errors="replace") + b"\n"
-        with suppress(OSError):  # nobody reads it any more
-            while line and self._has_room():
-                line = line[os.write(2, line[:512]) :]  # PIPE_BUF: it never blocks
-
-    def _has_room(self) -> bool:
+    def has_room() -> bool:
         return sys.platform == "win32" or bool(select.select((), (2,), (), 0)[1])
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if not is_verbose:
+                record.exc_info = record.exc_text = None
+            line = mask(self.format(record)).encode(errors="replace") + b"\n"
+            with suppress(OSError):  # nobody reads it any more
+                while line and has_room():
+                    line = line[os.write(2, line[:512]) :]  # PIPE_BUF: it never blocks
+
+    form = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(format=form, handlers=[Handler()])
+    log.setLevel(logging.DEBUG if is_verbose else logging.INFO)
 
 
 def parse_command_line(arguments: list[str] | None) -> argparse.Namespace:
@@ -2036,9 +2009,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
-    handler = _LogHandler(config.mask if config else str)
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    log.setLevel(logging.DEBUG if options.verbose else logging.INFO)
+    log_to_stderr(config.mask if config else str, options.verbose)
     bind = functools.partial
     if config is None:
         if options.http is not None:
