@@ -439,7 +439,7 @@ def split_tool_name(name: str) -> tuple[str, str, str]:
 # after which nothing more is sent, and calls `life.hung_up` after the last message.
 
 _Messages = AsyncIterator[SessionMessage]
-_Transport = tuple[_Messages, Callable[[SessionMessage], None]]
+_Transport = tuple[_Messages, Callable[[SessionMessage], object]]
 _SESSION_ID = "mcp-session-id"
 _CHUNK = 65536  # bytes
 _LOG_LIMIT = 8192  # bytes of a line that is logged
@@ -680,10 +680,12 @@ class _HttpClient(httpx2.AsyncClient):
 
     An exception would end the SDK's transport, and with it every other call in flight
     on the same server; an error status would not be named. `give_up` gets the id of a
-    request that the server cannot answer any more, and the error to end it with.
+    request that will not be answered, the error to end it with, and after how long.
     """
 
-    def __init__(self, life: Life, give_up: Callable[[Any, MCPError], object]) -> None:
+    def __init__(
+        self, life: Life, give_up: Callable[[Any, str, float], object]
+    ) -> None:
         # No compression: bodies are read on the way. No limits: a call may be silent
         # for ever, and so may any number of others beside it.
         headers = {"accept-encoding": "identity", **life.config.headers}
@@ -691,7 +693,6 @@ class _HttpClient(httpx2.AsyncClient):
         super().__init__(headers=headers, timeout=timeout, limits=httpx2.Limits())
         self._life = life
         self._give_up = give_up
-        self._is_sse = life.config.transport == "sse"
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if request.method == "GET":  # fails on its own, and the SDK knows how to go on
@@ -703,15 +704,14 @@ class _HttpClient(httpx2.AsyncClient):
         body = json.loads(await request.aread() or b"{}")
         number = body.get("id")
         if "method" not in body or number is None:
-            asker = _REQUEST.get() if "method" not in body else None
-            return await self._tell(request, asker, options)
+            return await self._tell(request, body, options)
         _REQUEST.set(number)
         headers = {"content-type": "application/json"}
         try:
             if body["method"] == _OURS:  # see `_http_transport`
-                raise MCPError(**body["params"])
+                raise _failure(body["params"]["why"])
             response = await self._checked(request, options)
-            if self._is_sse or not response.is_success:
+            if self._life.config.transport == "sse" or not response.is_success:
                 return response  # the answer is still to come
             if not response.is_closed:
                 response.stream = _Events(response.stream)
@@ -728,19 +728,22 @@ class _HttpClient(httpx2.AsyncClient):
         return httpx2.Response(200, headers=headers, content=content, request=request)
 
     async def _tell(
-        self, request: httpx2.Request, asker: Any, options: JSON
+        self, request: httpx2.Request, body: JSON, options: JSON
     ) -> httpx2.Response:
         """Send what gets no answer: a notification, an answer, the end of a session."""
         request.extensions["timeout"]["read"] = HTTP_TIMEOUT
+        if body.get("method") == "notifications/cancelled":
+            # The server may still take back what it has asked in that call.
+            self._give_up(body["params"]["requestId"], "cancelled", LAST_WORDS)
         is_last = request.method == "DELETE"  # and so the task is cancelled already
         with anyio.move_on_after(EXIT_GRACE if is_last else None, shield=is_last):
             try:
                 return await self._checked(request, options)
             except MCPError as error:
                 log.debug("%s: %s", self._life.name, error.message)
-                if asker is not None:
+                if "method" not in body and (asker := _REQUEST.get()) is not None:
                     why = f"it did not take the client's answer: {error.message}"
-                    self._give_up(asker, _failure(why))
+                    self._give_up(asker, why, 0)
         return httpx2.Response(204, request=request)
 
     async def _checked(self, request: httpx2.Request, options: JSON) -> httpx2.Response:
@@ -770,8 +773,7 @@ class _HttpClient(httpx2.AsyncClient):
         if _SESSION_ID in request.headers and is_lost:
             self._life.how = "ended the session"
             self._life.gone.set()
-            lost = f"{_status(response)}: it has not seen the request"
-            raise _failure(lost, _UNREACHED)
+            raise _failure(_status(response), _UNREACHED)
         with suppress(ValidationError):
             own = types.JSONRPCError.model_validate_json(response.content)
             if status not in (401, 403):
@@ -779,7 +781,9 @@ class _HttpClient(httpx2.AsyncClient):
         raise self._failed(_status(response))
 
     def _failed(self, why: str) -> MCPError:
-        if self._is_sse:  # where an answer has no other way to come
+        if (
+            self._life.config.transport == "sse"
+        ):  # where an answer has no other way to come
             self._life.hung_up(f"failed: {why}")
         return _failure(f"{self._life.config.shown_url}: {why}")
 
@@ -801,20 +805,12 @@ async def _http_transport(life: Life) -> AsyncIterator[_Transport]:
                 yield message
         life.hung_up("closed the connection")
 
-    def send(message: SessionMessage) -> None:
-        tasks.start_soon(write.send, message)  # which waits until the last is sent
-        body: Any = message.message
-        if getattr(body, "method", "") == "notifications/cancelled":
-            number = body.params["requestId"]
-            tasks.start_soon(give_up, number, _failure("cancelled"), LAST_WORDS)
-
-    async def give_up(number: Any, error: MCPError, delay: float = 0) -> None:
-        # Before 2026-07-28 a server is told of a cancelled call, and may take back what
-        # it has asked in it; but the SDK goes on reading the answer, until the same id
-        # is used again.
+    async def give_up(number: Any, why: str, delay: float) -> None:
+        # Before 2026-07-28 the SDK goes on reading the answer to a cancelled call until
+        # its id is used again.
         await anyio.sleep(delay)
         again = types.JSONRPCRequest(jsonrpc="2.0", id=number, method=_OURS)
-        again.params = error.error.model_dump()
+        again.params = {"why": why}
         await write.send(SessionMessage(again))
 
     http = _HttpClient(life, lambda *given: tasks.start_soon(give_up, *given))
@@ -824,7 +820,8 @@ async def _http_transport(life: Life) -> AsyncIterator[_Transport]:
         wire = sse_client(url, httpx_client_factory=lambda *_, **__: http)
     try:
         async with wire as (read, write), anyio.create_task_group() as tasks:
-            yield messages(read), send
+            # Each message in a task of its own, for it waits until the last was sent.
+            yield messages(read), functools.partial(tasks.start_soon, write.send)
             tasks.cancel_scope.cancel()
     finally:
         await http.aclose()
@@ -841,8 +838,6 @@ Progress = ProgressFnT | None  # gets how much is done, how much there is, and w
 _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 _CONTROLS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f]")
-# How the SDK begins what it says of a call whose answer a remote server has spoilt.
-_SPOILT = ("SSE stream", "Failed to parse")
 # What is logged of a server, `toolbox/server` (the first four are of seed 004).
 _RECEIVED = "Received tools/list_changed notification from server: %s"
 _UNASKED = "Received tools notification from server without listChanged capability: %s"
@@ -1159,7 +1154,7 @@ class Life:
             failure = f": {explain(error)}"
         except MCPError as error:
             closed = (types.CONNECTION_CLOSED, "Connection closed")  # as the SDK has it
-            if error.data == _OURS or error.message.startswith(_SPOILT):
+            if error.data == _OURS:
                 failure = f": {explain(error)}"
             elif (error.code, error.message) == closed and self.gone.is_set():
                 once = "the call may have taken effect and was not repeated"
@@ -1590,7 +1585,7 @@ async def use_tool(context: _Context, arguments: JSON) -> JSON:
     except MCPError as error:
         if retry or error.code in _FOR_THE_CLIENT:
             raise
-        failure = f"the server answered with error {error.code}: {error.message}"
+        failure = f"the server answered with error {error.code}: {explain(error)}"
     except ToolError as error:
         failure = str(error)
     raise ToolError(f"Error executing tool '{tool}' in toolbox '{toolbox}': {failure}")
