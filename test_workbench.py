@@ -808,10 +808,10 @@ BAD_CONFIGURATIONS = """
 {"projects": {}, "theme": "dark"}
   configuration: expected 'toolboxes', or another client's 'mcpServers' or 'servers', found none of them
 {"toolMode": null, "toolboxes": {"t": null, "u": {}}}
-  toolMode: expected 'proxy' or no such key, found null
   toolboxes.t: expected an object, found null
   toolboxes.u.description: expected a string, found nothing
   toolboxes.u.mcpServers: expected an object, found nothing
+  toolMode: expected 'proxy' or no such key, found null
 {"toolboxes": {"t": {"description": " ", "mcpServers": {"s": {"disabled": true}}}}}
   toolboxes.t.description: expected a non-empty string, found an empty string
   toolboxes.t.mcpServers: expected at least one server that is not disabled, found none
@@ -857,8 +857,8 @@ def test_what_is_ignored_is_warned_about_except_comments() -> None:
     config = workbench.parse_config(data, {"A": "v"})
     server = workbench.ServerConfig("stdio", command="x", env={"${A}": "v"})
     assert config.toolboxes == {"t": workbench.ToolboxConfig("d", {"s": server})}
-    places = ["mcpServers", "toolMode", "toolboxes.t.icon"]
-    assert warned_about(config) == [*places, *(f"{AT}.{key}" for key in more)]
+    places = ["mcpServers", "toolboxes.t.icon", *(f"{AT}.{key}" for key in more)]
+    assert warned_about(config) == [*places, "toolMode"]
 
 
 # A client's own file; then for each server its toolbox's name, how it is started, all
@@ -2710,7 +2710,7 @@ async def test_the_toolbox_lists_the_tools_of_the_seed() -> None:
     async with Client(workbench.create_toolbox_server()) as client:
         echo, time = (await client.list_tools()).tools
     assert (echo.title, echo.input_schema["required"]) == ("Echo Tool", ["text"])
-    assert (time.title, time.input_schema.get("required")) == ("Time Tool", None)
+    assert (time.title, time.input_schema["required"]) == ("Time Tool", [])
     assert "returns the text it was given" in str(echo.description)
     assert "current server time" in str(time.description)
 

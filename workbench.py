@@ -31,6 +31,7 @@ import datetime
 import difflib
 import fnmatch
 import functools
+import inspect
 import ipaddress
 import json
 import logging
@@ -48,7 +49,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Annotated, Any, cast, get_args
 from urllib.parse import parse_qsl
 
 import anyio
@@ -69,7 +70,7 @@ from mcp.server.sse import SseServerTransport
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.message import SessionMessage
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from starlette.requests import Request
 
@@ -104,7 +105,7 @@ class ConfigError(Exception):
         self.problems = problems
 
 
-_URL = re.compile(r"(https?://)(?:([^/?#]*)@)?([^/?#@]+[^?#]*)\??([^#]*).*")
+_URL = re.compile(r"https?://(?:([^/?#]*)@)?[^/?#@]+[^?#]*\??([^#]*).*")
 
 
 @dataclass(frozen=True)
@@ -125,16 +126,11 @@ class ServerConfig:
         """Whether `toolFilters` let the downstream tool of this name through."""
         return any(fnmatch.fnmatchcase(tool, pattern) for pattern in self.tool_filters)
 
-    @property
-    def shown_url(self) -> str:
-        """The URL as it may be shown: without its query and user information."""
-        return _URL.sub(r"\1\3", self.url)
-
     def secrets(self) -> list[str]:
         """The values of the entry that may be secrets: pasted ones often hold them."""
         words = [word for text in self.headers.values() for word in text.split()]
         values = [*self.env.values(), *self.headers.values(), *words]  # Bearer, token
-        for _, login, _, query in _URL.findall(self.url):
+        for login, query in _URL.findall(self.url):
             values += [*login.split(":"), query, *(v for _, v in parse_qsl(query))]
         return values
 
@@ -323,12 +319,15 @@ class _ConfigReader:
             expected = "'toolboxes', or another client's 'mcpServers' or 'servers'"
             self.problem("", expected, "none of them")
         self.warn_unknown(entry, "", ["toolboxes", "toolMode"])
-        mode = entry.get("toolMode", "dynamic")  # reported last, if it is there
-        if mode == "proxy":
-            self.warnings.append("toolMode: 'proxy' is the only mode, ignored")
-        elif mode != "dynamic":
+        toolboxes = self.named(entry.get("toolboxes", {}), "toolboxes", self.toolbox)
+        mode = entry.get("toolMode", "proxy")
+        if mode == "dynamic":
+            self.problems += _DYNAMIC_MODE.splitlines()
+        elif mode != "proxy":
             self.problem("toolMode", "'proxy' or no such key", _json_type(mode))
-        return self.named(entry.get("toolboxes", {}), "toolboxes", self.toolbox)
+        elif "toolMode" in entry:
+            self.warnings.append("toolMode: 'proxy' is the only mode, ignored")
+        return toolboxes
 
 
 _DYNAMIC_MODE = """\
@@ -358,8 +357,6 @@ def parse_config(
     reader = _ConfigReader(environ)
     reader.problems += problems
     toolboxes = reader.toolboxes(data)
-    if isinstance(data, dict) and data.get("toolMode") == "dynamic":
-        reader.problems += _DYNAMIC_MODE.splitlines()
     if reader.problems:
         raise ConfigError(source, [*dict.fromkeys(reader.problems)])
     servers = [s for toolbox in toolboxes.values() for s in toolbox.servers.values()]
@@ -434,12 +431,11 @@ def split_tool_name(name: str) -> tuple[str, str, str]:
 
 # === Transports =======================================================================
 
-# A life enters a transport and gets the server's messages, in order, and a function to
-# send one without waiting. A transport sets `life.gone` at the first sign of the end,
-# after which nothing more is sent, and calls `life.hung_up` after the last message.
+# A life enters a transport and gets its wire. A transport sets `life.gone` at the first
+# sign of the end, after which nothing more is sent to a process, and calls
+# `life.hung_up` after the last message.
 
 _Messages = AsyncIterator[SessionMessage]
-_Transport = tuple[_Messages, Callable[[SessionMessage], object]]
 _SESSION_ID = "mcp-session-id"
 _CHUNK = 65536  # bytes
 _LOG_LIMIT = 8192  # bytes of a line that is logged
@@ -602,10 +598,16 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         async for line in _lines(self.stderr.read, _LOG_LIMIT):
             self._life.said(line.decode(errors="replace"))
 
-    def send(self, message: SessionMessage) -> None:
-        self.stdin.write(_dump(message.message) + b"\n")
+    async def send(self, message: SessionMessage) -> None:
+        gone = self._life.gone
+        if not gone.is_set():
+            self.stdin.write(_dump(message.message) + b"\n")
         if self.stdin.is_closing():  # by this: nobody reads it any more
-            self._life.gone.set()
+            gone.set()
+        if gone.is_set() and isinstance(message.message, types.JSONRPCRequest):
+            with anyio.move_on_after(2 * OUTPUT_GRACE):  # to know why
+                await self._life.ended.wait()
+            raise _failure("it has not seen the request", _UNREACHED)
 
     async def stop(self) -> None:
         """Close its stdin, then SIGTERM, then SIGKILL; its children go with it.
@@ -626,7 +628,7 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
 
 
 @asynccontextmanager
-async def _process_transport(life: Life) -> AsyncIterator[_Transport]:
+async def _process_transport(life: Life) -> AsyncIterator[_Wire]:
     """Start a server's process and speak to it over stdin and stdout."""
     config, command = life.config, life.config.command
     if sys.platform == "win32":
@@ -643,7 +645,7 @@ async def _process_transport(life: Life) -> AsyncIterator[_Transport]:
             start_new_session=True,
         )
     try:
-        yield process.messages(), process.send
+        yield _Wire(process.messages(), process.send)
     finally:
         with anyio.CancelScope(shield=True):
             await process.stop()
@@ -785,7 +787,7 @@ class _HttpClient(httpx2.AsyncClient):
             self._life.config.transport == "sse"
         ):  # where an answer has no other way to come
             self._life.hung_up(f"failed: {why}")
-        return _failure(f"{self._life.config.shown_url}: {why}")
+        return _failure(f"{self._life.config.url}: {why}")
 
 
 def _status(response: httpx2.Response) -> str:
@@ -795,7 +797,7 @@ def _status(response: httpx2.Response) -> str:
 
 
 @asynccontextmanager
-async def _http_transport(life: Life) -> AsyncIterator[_Transport]:
+async def _http_transport(life: Life) -> AsyncIterator[_Wire]:
     """Speak to a remote server over Streamable HTTP or the older SSE transport."""
 
     async def messages(read: Any) -> _Messages:
@@ -804,6 +806,9 @@ async def _http_transport(life: Life) -> AsyncIterator[_Transport]:
                 _REQUEST.set(read.last_context.get(_REQUEST))
                 yield message
         life.hung_up("closed the connection")
+
+    async def send(message: SessionMessage) -> None:
+        tasks.start_soon(write.send, message)  # which waits until the last was sent
 
     async def give_up(number: Any, why: str, delay: float) -> None:
         # Before 2026-07-28 the SDK goes on reading the answer to a cancelled call until
@@ -820,8 +825,7 @@ async def _http_transport(life: Life) -> AsyncIterator[_Transport]:
         wire = sse_client(url, httpx_client_factory=lambda *_, **__: http)
     try:
         async with wire as (read, write), anyio.create_task_group() as tasks:
-            # Each message in a task of its own, for it waits until the last was sent.
-            yield messages(read), functools.partial(tasks.start_soon, write.send)
+            yield _Wire(messages(read), send)
             tasks.cancel_scope.cancel()
     finally:
         await http.aclose()
@@ -978,26 +982,14 @@ class Life:
                     self.settled.set()
                     await self._follow(session)
         except Exception as error:  # must not take the other connections with it
-            self.hung_up(explain(error, self.config.shown_url))
+            self.hung_up(explain(error, self.config.url))
             log.warning(_FAILED, self.name, self.why(), exc_info=True)
         finally:  # nobody waits any longer
             self.hung_up("")
             self.settled.set()
             self._refreshed.set()
 
-    def _session(self, transport: _Transport) -> ClientSession:
-        messages, write = transport
-
-        async def send(message: SessionMessage) -> None:
-            if not self.gone.is_set():
-                write(message)
-            # Before or by this, it cannot be reached any more.
-            if self.gone.is_set() and isinstance(message.message, types.JSONRPCRequest):
-                with anyio.move_on_after(2 * OUTPUT_GRACE):  # to know why
-                    await self.ended.wait()
-                raise _failure("it has not seen the request", _UNREACHED)
-
-        wire: Any = _Wire(messages, send)
+    def _session(self, wire: Any) -> ClientSession:
         return ClientSession(
             wire,
             wire,
@@ -1062,7 +1054,7 @@ class Life:
                 with anyio.fail_after(CONNECT_TIMEOUT):
                     new = await self._list_tools(session)
             except (MCPError, ValidationError, TimeoutError) as error:
-                why = explain(error, self.config.shown_url)
+                why = explain(error, self.config.url)
                 log.warning("%s: kept its old tools: %s", self.name, why)
             else:
                 old = self.listed
@@ -1442,27 +1434,31 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
 
 _Context = ServerRequestContext[Any]
 _COMPLETE = {"resultType": "complete"}  # a 2026-07-28 client needs it
-Run = Callable[[_Context, JSON], Awaitable[JSON | str]]
+Run = Callable[..., Awaitable[JSON | str]]
 Registry = dict[str, tuple[types.Tool, Run]]
 
 
-def tool(
-    registry: Registry, title: str, properties: JSON, *optional: str, **more: Any
-) -> Callable[[Run], Run]:
+def tool(registry: Registry, title: str, **more: Any) -> Callable[[Run], Run]:
     """Add a function to a registry as a tool of its name, described by its docstring.
 
-    `properties` are its arguments by name, as in a JSON schema; those that are not
-    `optional` are required. `more` are further fields of the tool. The function gets
-    arguments that fit and returns a wire result or, for short, a text; a `ToolError`
-    that it raises becomes a result with `isError`.
+    Its parameters after the context are the arguments, as pydantic makes a JSON schema
+    of their types; `more` are further fields of the tool. The function gets arguments
+    that fit and returns a wire result or, for short, a text; a `ToolError` that it
+    raises becomes a result with `isError`.
     """
 
     def add(run: Run) -> Run:
-        schema = {"type": "object", "properties": properties}
-        if required := [name for name in properties if name not in optional]:
-            schema["required"] = required
-        told: JSON = {"title": title, "description": run.__doc__, **more}
-        declared = types.Tool(name=run.__name__, input_schema=schema, **told)
+        _, *parameters = inspect.signature(run, eval_str=True).parameters.values()
+        kinds = {each.name: TypeAdapter(each.annotation) for each in parameters}
+        schema = {
+            "type": "object",
+            "properties": {name: kind.json_schema() for name, kind in kinds.items()},
+            "required": [
+                each.name for each in parameters if each.default is each.empty
+            ],
+        }
+        about: JSON = {"title": title, "description": run.__doc__, **more}
+        declared = types.Tool(name=run.__name__, input_schema=schema, **about)
         registry[run.__name__] = declared, run
         return run
 
@@ -1470,31 +1466,25 @@ def tool(
 
 
 def tool_server(
-    name: str,
-    registry: Registry,
-    listed: list[types.Tool],
-    unknown: str,
-    mask: Callable[[str], str] = str,
-    **options: Any,
+    name: str, registry: Registry, tools: list[types.Tool], **options: Any
 ) -> Server[Any]:
     """A low-level MCP server with the tools of a registry; errors become results here.
 
-    `listed` is how it lists them, `unknown` ends the protocol error for any other tool,
-    `mask` hides secrets in what a `ToolError` says, `options` are the SDK's.
+    `tools` is how it lists them, `options` are the SDK's.
     """
 
     async def list_tools(*_: object) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=listed)
+        return types.ListToolsResult(tools=tools)
 
     async def call_tool(context: _Context, params: types.CallToolRequestParams) -> JSON:
         if params.name not in registry:
-            text = f"Tool '{params.name}' not found: {unknown}"
+            text = f"Tool '{params.name}' not found: use {' and '.join(registry)}"
             raise MCPError(types.INVALID_PARAMS, text)
         declared, run = registry[params.name]
         try:
-            result = await run(context, _checked(declared, params.arguments or {}))
+            result = await run(context, **_checked(declared, params.arguments or {}))
         except ToolError as error:
-            return {**_text_result(mask(str(error))), "isError": True}
+            return {**_text_result(str(error)), "isError": True}
         return _text_result(result) if isinstance(result, str) else result
 
     options |= {"on_list_tools": list_tools, "on_call_tool": call_tool}
@@ -1530,9 +1520,10 @@ def _checked(tool: types.Tool, given: JSON) -> JSON:
 
 
 META_TOOLS: Registry = {}
-_NAME: JSON = {"type": "string"}
 _FULL_NAME = "Full name from open_toolbox: {toolbox}__{server}__{tool}"
-_ARGUMENTS = "What the tool's inputSchema asks for"
+_FullName = Annotated[str, Field(description=_FULL_NAME)]
+_Arguments = Annotated[JSON, Field(description="What the tool's inputSchema asks for")]
+_NO_ARGUMENTS: JSON = {}
 # Errors of a server that are no use to a model.
 _FOR_THE_CLIENT = {types.URL_ELICITATION_REQUIRED}
 _FOR_THE_CLIENT |= {types.MISSING_REQUIRED_CLIENT_CAPABILITY}
@@ -1541,46 +1532,38 @@ _FOR_THE_CLIENT |= {types.MISSING_REQUIRED_CLIENT_CAPABILITY}
 @tool(
     META_TOOLS,
     "Open Toolbox",
-    {"toolbox_name": _NAME},
     annotations=types.ToolAnnotations(destructive_hint=False, idempotent_hint=True),
     # Claude Code cuts the result of any other tool at 50,000 characters.
     _meta={"anthropic/maxResultSizeChars": 200_000},
 )
-async def open_toolbox(context: _Context, arguments: JSON) -> str:
+async def open_toolbox(context: _Context, toolbox_name: str) -> str:
     """Start a toolbox's servers and get their tools with input schemas."""
     workbench: Workbench = context.lifespan_context
     workbench.shared.client = context.session
     on_progress = context.session.report_progress
-    name = arguments["toolbox_name"]
-    return _compact(await workbench.open_toolbox(name, on_progress))
+    return _compact(await workbench.open_toolbox(toolbox_name, on_progress))
 
 
-@tool(
-    META_TOOLS,
-    "Use Tool",
-    {
-        "toolbox_name": _NAME,
-        "tool_name": {"type": "string", "description": _FULL_NAME},
-        "arguments": {"type": "object", "description": _ARGUMENTS},
-    },
-    "arguments",
-    annotations=types.ToolAnnotations(destructive_hint=True),
-)
-async def use_tool(context: _Context, arguments: JSON) -> JSON:
+@tool(META_TOOLS, "Use Tool", annotations=types.ToolAnnotations(destructive_hint=True))
+async def use_tool(
+    context: _Context,
+    toolbox_name: str,
+    tool_name: _FullName,
+    arguments: _Arguments = _NO_ARGUMENTS,
+) -> JSON:
     """Call a tool of a toolbox and get its own result."""
     workbench: Workbench = context.lifespan_context
     workbench.shared.client = session = context.session
-    toolbox, tool = arguments["toolbox_name"], arguments["tool_name"]
     wire = context.params or {}
     retry = {k: wire[k] for k in ("inputResponses", "requestState") if k in wire}
-    params = {"arguments": arguments.get("arguments", {}), **retry}
+    params = {"arguments": arguments, **retry}
     meta = wire.get("_meta") or {}
     own = {key for key in meta if key.startswith("io.modelcontextprotocol/")}
     if passed_on := {k: meta[k] for k in meta.keys() - own - {"progressToken"}}:
         params["_meta"] = passed_on  # the other keys belong to this hop alone
     on_progress = session.report_progress if "progressToken" in meta else None
     try:
-        result = await workbench.use_tool(toolbox, tool, params, on_progress)
+        result = await workbench.use_tool(toolbox_name, tool_name, params, on_progress)
         return _deliverable(result, session)
     except MCPError as error:
         if retry or error.code in _FOR_THE_CLIENT:
@@ -1588,7 +1571,8 @@ async def use_tool(context: _Context, arguments: JSON) -> JSON:
         failure = f"the server answered with error {error.code}: {explain(error)}"
     except ToolError as error:
         failure = str(error)
-    raise ToolError(f"Error executing tool '{tool}' in toolbox '{toolbox}': {failure}")
+    place = f"tool '{tool_name}' in toolbox '{toolbox_name}'"
+    raise ToolError(workbench.config.mask(f"Error executing {place}: {failure}"))
 
 
 def _deliverable(result: JSON, session: ServerSession) -> JSON:
@@ -1614,9 +1598,8 @@ _USAGE = "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke 
 def instructions(config: WorkbenchConfig) -> str:
     """What a client is told about the toolboxes on connecting, in plain text."""
     if not config.toolboxes:
-        return (
-            f"No toolboxes configured. Add them under 'toolboxes' in {config.source}."
-        )
+        how = f"Add them under 'toolboxes' in {config.source}."
+        return f"No toolboxes configured. {how}"
     lines = ["Available Toolboxes:", ""]
     for name, toolbox in config.toolboxes.items():
         lines += [f"{name} ({counted(len(toolbox.servers), 'server')})"]
@@ -1628,7 +1611,7 @@ def meta_tools(config: WorkbenchConfig) -> list[types.Tool]:
     """The two meta-tools as they are listed: with the names that a toolbox may have."""
     opening, using = (declared for declared, _ in META_TOOLS.values())
     if config.toolboxes:  # many clients do not show the instructions
-        name = {"toolbox_name": {**_NAME, "enum": list(config.toolboxes)}}
+        name = {"toolbox_name": {"type": "string", "enum": list(config.toolboxes)}}
         schema = {**opening.input_schema, "properties": name}
         opening = opening.model_copy(update={"input_schema": schema})
     return [opening, using]
@@ -1651,8 +1634,6 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
         "mcp-workbench",
         META_TOOLS,
         meta_tools(config),
-        "open its toolbox with open_toolbox, then call it through use_tool",
-        config.mask,
         instructions=instructions(config),
         lifespan=lambda _: running_workbench(config),
     )
@@ -1667,45 +1648,35 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 
 
 TOOLBOX_TOOLS: Registry = {}
-
-
-@tool(
-    TOOLBOX_TOOLS,
-    "Echo Tool",
-    {"text": {"type": "string", "description": "The text to echo back."}},
-)
-async def echo(_: _Context, arguments: JSON) -> str:
-    """A simple tool that returns the text it was given."""
-    return str(arguments["text"])
-
-
+_Text = Annotated[str, Field(description="The text to echo back.")]
 _IANA = "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to UTC."
+_Timezone = Annotated[str, Field(description=_IANA)]
 
 
-@tool(
-    TOOLBOX_TOOLS,
-    "Time Tool",
-    {"timezone": {"type": "string", "description": _IANA}},
-    "timezone",
-)
-async def time(_: _Context, arguments: JSON) -> str:
+@tool(TOOLBOX_TOOLS, "Echo Tool")
+async def echo(_: _Context, text: _Text) -> str:
+    """A simple tool that returns the text it was given."""
+    return text
+
+
+@tool(TOOLBOX_TOOLS, "Time Tool")
+async def time(_: _Context, timezone: _Timezone = "UTC") -> str:
     """Returns the current server time, optionally in a specific timezone."""
-    name = arguments.get("timezone", "UTC")
     zone: datetime.tzinfo = datetime.UTC  # which needs no zone data, unlike any other
-    if name != "UTC":
+    if timezone != "UTC":
         try:
-            zone = zoneinfo.ZoneInfo(name)
+            zone = zoneinfo.ZoneInfo(timezone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             expected = "an IANA name such as 'America/New_York'"
-            raise ToolError(f"Unknown timezone {name!r}: expected {expected}") from None
+            why = f"Unknown timezone {timezone!r}: expected {expected}"
+            raise ToolError(why) from None
     return datetime.datetime.now(zone).isoformat(timespec="seconds")
 
 
 def create_toolbox_server() -> Server[Any]:
     """The built-in toolbox as a low-level MCP server."""
     listed = [declared for declared, _ in TOOLBOX_TOOLS.values()]
-    known = f"the tools are {', '.join(TOOLBOX_TOOLS)}"
-    return tool_server("mcp-toolbox", TOOLBOX_TOOLS, listed, known)
+    return tool_server("mcp-toolbox", TOOLBOX_TOOLS, listed)
 
 
 def toolbox_app(address: str) -> Any:
