@@ -784,15 +784,15 @@ def problems_of(data: Any, **environ: str) -> list[str]:
 
 AT = "toolboxes.t.mcpServers.s"
 BAD_ENTRIES = """
-{"disabled": "yes", "command": "x"} => .disabled: expected a boolean, found string
+{"disabled": "yes", "command": "x"} => .disabled: expected a boolean, found a string
 {} => : expected either 'command' or 'url', found neither
 {"command": "x", "serverUrl": "http://x"} => : expected either 'command' or 'url', found both
 {"command": "x", "type": "sse"} => .type: expected stdio, found another string
 {"url": "http://x", "type": "stdio"} => .type: expected http or sse, found another string
 {"command": ""} => .command: expected a non-empty string, found an empty string
-{"command": "x", "args": ["y", true]} => .args[1]: expected a string, found boolean
+{"command": "x", "args": ["y", true]} => .args[1]: expected a string, found a boolean
 {"url": "x.com"} => .url: expected an http:// or https:// URL, found another string
-{"command": "x", "toolFilters": "a*"} => .toolFilters: expected a list, found string
+{"command": "x", "toolFilters": "a*"} => .toolFilters: expected a list, found a string
 """.strip().splitlines()
 
 
@@ -804,7 +804,7 @@ def test_a_bad_server_entry_is_an_error(case: str) -> None:
 
 BAD_CONFIGURATIONS = """
 []
-  configuration: expected an object, found list
+  configuration: expected an object, found a list
 {"projects": {}, "theme": "dark"}
   configuration: expected 'toolboxes', or another client's 'mcpServers' or 'servers', found none of them
 {"toolMode": null, "toolboxes": {"t": null, "u": {}}}
@@ -824,10 +824,10 @@ BAD_CONFIGURATIONS = """
 {"servers": {"": {"command": "x"}, "\\u200b": {"command": "x"}, "s": 1, "t": {"description": 1, "url": "http://x"}}}
   servers."": expected a printable name without '__' that does not end in '_', found ""
   servers."\\u200b": expected a printable name without '__' that does not end in '_', found "\\u200b"
-  servers.s: expected an object, found number
-  servers.t.description: expected a string, found number
+  servers.s: expected an object, found a number
+  servers.t.description: expected a string, found a number
 {"toolMode": "dynamic", "toolboxes": []}
-  toolboxes: expected an object, found list
+  toolboxes: expected an object, found a list
   Configuration field 'toolMode' set to 'dynamic' is no longer supported.
   Dynamic mode was removed in version 0.10.0.
   Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is now implicit).
@@ -934,9 +934,9 @@ def test_variables_expand_and_what_only_looks_like_one_is_warned_about() -> None
 
 
 BAD_FILES = [
-    (b"", "line 1 column 1: "),
-    (b'{"a":\n x}', "line 2 column 2: "),
-    (b"{} {}", "line 1 column 4: "),
+    (b"", "line 1 column 1 "),
+    (b'{"a":\n x}', "line 2 column 2 "),
+    (b"{} {}", "line 1 column 4 "),
     (b'{"\xe4": 1}', "UTF-8"),
     (b'{"a":' * 100_000 + b"0" + b"}" * 100_000, "JSON"),
     (b'{"a": 1, "\\u0061": 1, "toolboxes": {}}', '"a"'),

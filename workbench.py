@@ -52,7 +52,6 @@ from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 from urllib.parse import parse_qsl
 
-import anyio
 import anyio.abc
 import httpx2
 import jsonschema  # type: ignore[import-untyped]
@@ -67,7 +66,6 @@ from mcp.server import transport_security as security
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.sse import SseServerTransport
-from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.message import SessionMessage
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field, TypeAdapter, ValidationError
@@ -159,8 +157,8 @@ _REFERENCE = re.compile(
     r"|\$\{[^}]*(\}?)"  # what another program may understand, or one that does not end
 )
 _NOTHING = object()  # in place of a value that is not there
-_JSON_TYPES: dict[type, str] = {dict: "object", list: "list", str: "string"}
-_JSON_TYPES |= {bool: "boolean", type(None): "null", object: "nothing"}
+_JSON_TYPES: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
+_JSON_TYPES |= {bool: "a boolean", type(None): "null", object: "nothing"}
 _SPELLINGS = {"streamable-http": "http", "streamableHttp": "http"}
 # The keys of a server entry and their types; lists and objects hold strings.
 _LOCAL_KEYS = {"command": str, "args": list, "env": dict, "cwd": str}
@@ -170,7 +168,7 @@ _COMMON_KEYS = {"toolFilters": list, "description": str}
 
 
 def _json_type(value: Any) -> str:
-    return _JSON_TYPES.get(type(value), "number")
+    return _JSON_TYPES.get(type(value), "a number")
 
 
 def _join(place: str, key: str) -> str:
@@ -219,9 +217,7 @@ class _ConfigReader:
     def read(self, value: Any, kind: type, place: str, is_key: bool = True) -> Any:
         """`value`, expanded, if it is of this JSON type; else None, and a problem."""
         if not isinstance(value, kind):
-            article = "an" if kind is dict else "a"
-            expected = f"{article} {_JSON_TYPES[kind]}"
-            return self.problem(place, expected, _json_type(value))
+            return self.problem(place, _JSON_TYPES[kind], _json_type(value))
         if isinstance(value, list):
             items = enumerate(value)
             return tuple(self.read(v, str, f"{place}[{i}]", False) for i, v in items)
@@ -383,15 +379,10 @@ def load_config(path: str, environ: Mapping[str, str] = os.environ) -> Workbench
         text = _without_halves(Path(path).read_bytes()).decode("utf-8-sig")
         data = json.loads(text, object_pairs_hook=unique)
     except OSError as error:
-        why = f"cannot be read: {error.strerror}"
-    except json.JSONDecodeError as error:
-        at = f"line {error.lineno} column {error.colno}"
-        why = f"{at}: expected JSON, found: {error.msg}"
+        raise ConfigError(source, [f"cannot be read: {error.strerror}"]) from None
     except (ValueError, RecursionError) as error:
-        why = f"expected JSON in UTF-8, found: {error}"
-    else:
-        return parse_config(data, environ, source, *problems)
-    raise ConfigError(source, [why])
+        raise ConfigError(source, [f"expected JSON in UTF-8, found: {error}"]) from None
+    return parse_config(data, environ, source, *problems)
 
 
 def find_config(argument: str | None, environ: Mapping[str, str]) -> WorkbenchConfig:
@@ -755,9 +746,8 @@ class _HttpClient(httpx2.AsyncClient):
         """
         try:
             response = await super().send(request, **options)
-            media_type = response.headers.get("content-type", "").lower()
-            is_stream = media_type.startswith("text/event-stream")
-            if not (response.is_success and is_stream):
+            kind = response.headers.get("content-type", "").lower()
+            if not (response.is_success and kind.startswith("text/event-stream")):
                 # Nobody waits for the rest of an error.
                 with anyio.fail_after(None if response.is_success else HTTP_TIMEOUT):
                     await response.aread()
@@ -838,7 +828,8 @@ class ToolError(Exception):
     """What went wrong, in one sentence for the model: a result with `isError`."""
 
 
-Progress = ProgressFnT | None  # gets how much is done, how much there is, and what
+# Gets how much is done, how much there is, and what; None where nobody asked for it.
+Progress = Callable[[float, float | None, str | None], Awaitable[None]] | None
 _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 _CONTROLS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f]")
@@ -859,7 +850,7 @@ class Shared:
     withheld: frozenset[str]  # variables that a server's process does not inherit
     mask: Callable[[str], str]  # hides secrets in a text
     client: ServerSession | None = None  # the one that is served
-    log_level: types.LoggingLevel | None = None  # which it has set
+    log_level: types.SetLevelRequest | None = None  # which it has sent last
 
 
 class ServerConnection:
@@ -937,7 +928,7 @@ class Life:
     @property
     def up(self) -> bool:
         """Connected, with its tools listed."""
-        return self.session is not None and not self.gone.is_set()
+        return self.settled.is_set() and not self.gone.is_set()
 
     @property
     def tools(self) -> dict[str, types.Tool]:
@@ -1030,9 +1021,8 @@ class Life:
                 log.debug(_SUPPORTED, self.name)
                 if _is_modern(session):
                     tasks.start_soon(self._listen, session)
-            if (level := self.shared.log_level) is not None:
-                params = types.SetLevelRequestParams(level=level)
-                await self.tell(types.SetLevelRequest(params=params))
+            if self.shared.log_level is not None:
+                await self.tell(self.shared.log_level)
             await self.gone.wait()
             with anyio.move_on_after(LAST_WORDS):
                 await self.ended.wait()
@@ -1107,7 +1097,7 @@ class Life:
         if self.client is None or _is_modern(self.client):
             return  # which opts in request by request
         levels = get_args(types.LoggingLevel)
-        least = self.shared.log_level or "debug"
+        least = self.shared.log_level.params.level if self.shared.log_level else "debug"
         if levels.index(params.level) >= levels.index(least):
             message = types.LoggingMessageNotification(params=params)
             await self.client.send_notification(message)
@@ -1119,19 +1109,18 @@ class Life:
         session = self.session
         if session is None or not self.up or _is_modern(session):
             return
-        capabilities = session.server_capabilities
         if isinstance(news, types.RootsListChangedNotification):
             await session.send_notification(news)
-        elif capabilities and capabilities.logging:
+        else:
             with suppress(MCPError, ValidationError):
                 await session.send_request(news, types.EmptyResult, OPEN_TIMEOUT)
 
     async def call(self, params: JSON, on_progress: Progress) -> JSON:
         """See `ServerConnection.call`; after an `_UNREACHED` it may be tried again."""
         session = cast(ClientSession, self.session)
-        level = self.shared.log_level
-        if _is_modern(session) and level is not None:  # of an older client
-            meta = {**params.get("_meta", {}), types.LOG_LEVEL_META_KEY: level}
+        if _is_modern(session) and (asked := self.shared.log_level):  # an older client
+            level = {types.LOG_LEVEL_META_KEY: asked.params.level}
+            meta = {**params.get("_meta", {}), **level}
             params = {**params, "_meta": meta}
         # Not the SDK's own `call_tool`: it checks the result, and may list tools first.
         request = _WireRequest(method="tools/call", params=params)
@@ -1261,8 +1250,7 @@ class OpenedToolbox:
     @property
     def failed(self) -> dict[str, str]:
         """Why its servers are not up, of those that have failed or died."""
-        lives = {name: connection.life for name, connection in self.connections.items()}
-        return {name: why for name, life in lives.items() if (why := life.failure)}
+        return {n: why for n, c in self.connections.items() if (why := c.life.failure)}
 
     def tools(self, server: str) -> list[JSON]:
         """The tools of a server that is up, as `open_toolbox` shows them."""
@@ -1285,9 +1273,9 @@ class OpenedToolbox:
 
     def answer(self) -> JSON:
         """The result of `open_toolbox` (seed: Open Toolbox Response Format)."""
-        up = {name: c.life for name, c in self.connections.items() if c.life.up}
-        settled = {*up, *self.failed}
-        starting = [name for name in self.connections if name not in settled]
+        lives = {name: connection.life for name, connection in self.connections.items()}
+        up = {name: life for name, life in lives.items() if life.up}
+        starting = [name for name, life in lives.items() if not life.settled.is_set()]
         note = f"Still starting: {', '.join(starting)}. Call open_toolbox again to get "
         told = {n: s.instructions for n, life in up.items() if (s := life.session)}
         answer = {
@@ -1621,9 +1609,9 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
     """The workbench as a low-level MCP server, to be run over any transport."""
 
     async def set_level(context: _Context, params: Any) -> types.EmptyResult:
-        context.lifespan_context.shared.log_level = params.level
-        news = types.SetLevelRequest(params=params)
-        await context.lifespan_context.tell_servers(news)
+        workbench: Workbench = context.lifespan_context
+        workbench.shared.log_level = news = types.SetLevelRequest(params=params)
+        await workbench.tell_servers(news)
         return types.EmptyResult()
 
     async def roots_changed(context: _Context, _: object) -> None:
@@ -1874,11 +1862,10 @@ async def call(config: WorkbenchConfig, name: str, arguments: str = "{}") -> int
     Text is printed as it is, a result with other content as JSON.
     """
     given = _decoded(arguments)
-    if not isinstance(given, dict):
-        print(f"{name}: expected its arguments as a JSON object", file=sys.stderr)
-        return 1
     async with running_workbench(config) as workbench:
         try:
+            if not isinstance(given, dict):
+                raise ToolError("expected its arguments as a JSON object")
             toolbox = name.split("__")[0]
             result = await workbench.use_tool(toolbox, name, {"arguments": given}, None)
         except (ToolError, MCPError) as error:
