@@ -54,7 +54,6 @@ from urllib.parse import parse_qsl
 
 import anyio.abc
 import httpx2
-import jsonschema  # type: ignore[import-untyped]
 from mcp import ClientSession, MCPError, ServerSession, stdio_server, types
 from mcp.client.session import IncomingMessage
 from mcp.client.sse import sse_client
@@ -68,7 +67,7 @@ from mcp.server.lowlevel.server import Server
 from mcp.server.sse import SseServerTransport
 from mcp.shared.message import SessionMessage
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, create_model
 from pydantic_core import to_json
 from starlette.requests import Request
 
@@ -1423,31 +1422,30 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
 _Context = ServerRequestContext[Any]
 _COMPLETE = {"resultType": "complete"}  # a 2026-07-28 client needs it
 Run = Callable[..., Awaitable[JSON | str]]
-Registry = dict[str, tuple[types.Tool, Run]]
+Registry = dict[str, tuple[types.Tool, Any, Run]]
 
 
 def tool(registry: Registry, title: str, **more: Any) -> Callable[[Run], Run]:
     """Add a function to a registry as a tool of its name, described by its docstring.
 
-    Its parameters after the context are the arguments, as pydantic makes a JSON schema
-    of their types; `more` are further fields of the tool. The function gets arguments
-    that fit and returns a wire result or, for short, a text; a `ToolError` that it
-    raises becomes a result with `isError`.
+    Its parameters after the context are the tool's arguments: of their types, pydantic
+    makes the JSON schema and the model that checks what comes. `more` are further
+    fields of the tool. The function returns a wire result or, for short, a text; a
+    `ToolError` that it raises becomes a result with `isError`.
     """
 
     def add(run: Run) -> Run:
-        _, *parameters = inspect.signature(run, eval_str=True).parameters.values()
-        kinds = {each.name: TypeAdapter(each.annotation) for each in parameters}
-        schema = {
-            "type": "object",
-            "properties": {name: kind.json_schema() for name, kind in kinds.items()},
-            "required": [
-                each.name for each in parameters if each.default is each.empty
-            ],
-        }
+        _, *arguments, _ = inspect.get_annotations(run, eval_str=True).items()
+        fields: JSON = dict(arguments)  # without the context and the result
+        strict: JSON = {"__config__": {"strict": True, "extra": "forbid"}}
+        model = create_model(run.__name__, **strict, **fields)
+        schema = model.model_json_schema()
+        for part in (schema, *schema["properties"].values()):
+            for needless in ("title", "additionalProperties"):  # a model reads it all
+                part.pop(needless, None)
         about: JSON = {"title": title, "description": run.__doc__, **more}
         declared = types.Tool(name=run.__name__, input_schema=schema, **about)
-        registry[run.__name__] = declared, run
+        registry[run.__name__] = declared, model, run
         return run
 
     return add
@@ -1468,9 +1466,14 @@ def tool_server(
         if params.name not in registry:
             text = f"Tool '{params.name}' not found: use {' and '.join(registry)}"
             raise MCPError(types.INVALID_PARAMS, text)
-        declared, run = registry[params.name]
+        _, model, run = registry[params.name]
         try:
-            result = await run(context, **_checked(declared, params.arguments or {}))
+            arguments = dict(model.model_validate(params.arguments or {}))
+            result = await run(context, **arguments)
+        except ValidationError as error:
+            problems = [f"'{each['loc'][0]}': {each['msg']}" for each in error.errors()]
+            why = f"Invalid arguments for tool '{params.name}': {'; '.join(problems)}"
+            return {**_text_result(why), "isError": True}
         except ToolError as error:
             return {**_text_result(str(error)), "isError": True}
         return _text_result(result) if isinstance(result, str) else result
@@ -1487,31 +1490,16 @@ def _compact(value: Any) -> str:
     return to_json(value, inf_nan_mode="null").decode()
 
 
-def _checked(tool: types.Tool, given: JSON) -> JSON:
-    """The arguments of a call, if they fit the tool's schema; else a `ToolError`.
-
-    Models tend to send an object as a string that holds it: that is taken for it.
-    """
-    schema = {**tool.input_schema, "additionalProperties": False}
-    kinds = schema["properties"]
-    objects = [n for n in given if kinds.get(n, {}).get("type") == "object"]
-    texts = {n: given[n] or "{}" for n in objects if isinstance(given[n], str | None)}
-    arguments = {**given, **{name: _decoded(text) for name, text in texts.items()}}
-    problems = [
-        ": ".join([*(f"'{at}'" for at in error.path), error.message[-300:]])
-        for error in jsonschema.Draft202012Validator(schema).iter_errors(arguments)
-    ]
-    if problems:
-        why = "; ".join(problems)
-        raise ToolError(f"Invalid arguments for tool '{tool.name}': {why}")
-    return arguments
+def _object(value: Any) -> Any:
+    """Models tend to send an object as a string that holds it: that is taken for it."""
+    return _decoded(value or "{}") if isinstance(value, str | None) else value
 
 
 META_TOOLS: Registry = {}
 _FULL_NAME = "Full name from open_toolbox: {toolbox}__{server}__{tool}"
 _FullName = Annotated[str, Field(description=_FULL_NAME)]
-_Arguments = Annotated[JSON, Field(description="What the tool's inputSchema asks for")]
-_NO_ARGUMENTS: JSON = {}
+_ARGUMENTS: Any = Field({}, description="What the tool's inputSchema asks for")
+_Arguments = Annotated[JSON, BeforeValidator(_object), _ARGUMENTS]
 # Errors of a server that are no use to a model.
 _FOR_THE_CLIENT = {types.URL_ELICITATION_REQUIRED}
 _FOR_THE_CLIENT |= {types.MISSING_REQUIRED_CLIENT_CAPABILITY}
@@ -1537,7 +1525,7 @@ async def use_tool(
     context: _Context,
     toolbox_name: str,
     tool_name: _FullName,
-    arguments: _Arguments = _NO_ARGUMENTS,
+    arguments: _Arguments,
 ) -> JSON:
     """Call a tool of a toolbox and get its own result."""
     workbench: Workbench = context.lifespan_context
@@ -1597,7 +1585,7 @@ def instructions(config: WorkbenchConfig) -> str:
 
 def meta_tools(config: WorkbenchConfig) -> list[types.Tool]:
     """The two meta-tools as they are listed: with the names that a toolbox may have."""
-    opening, using = (declared for declared, _ in META_TOOLS.values())
+    opening, using = (declared for declared, *_ in META_TOOLS.values())
     if config.toolboxes:  # many clients do not show the instructions
         name = {"toolbox_name": {"type": "string", "enum": list(config.toolboxes)}}
         schema = {**opening.input_schema, "properties": name}
@@ -1638,7 +1626,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 TOOLBOX_TOOLS: Registry = {}
 _Text = Annotated[str, Field(description="The text to echo back.")]
 _IANA = "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to UTC."
-_Timezone = Annotated[str, Field(description=_IANA)]
+_Timezone = Annotated[str, Field("UTC", description=_IANA)]
 
 
 @tool(TOOLBOX_TOOLS, "Echo Tool")
@@ -1648,7 +1636,7 @@ async def echo(_: _Context, text: _Text) -> str:
 
 
 @tool(TOOLBOX_TOOLS, "Time Tool")
-async def time(_: _Context, timezone: _Timezone = "UTC") -> str:
+async def time(_: _Context, timezone: _Timezone) -> str:
     """Returns the current server time, optionally in a specific timezone."""
     zone: datetime.tzinfo = datetime.UTC  # which needs no zone data, unlike any other
     if timezone != "UTC":
@@ -1663,7 +1651,7 @@ async def time(_: _Context, timezone: _Timezone = "UTC") -> str:
 
 def create_toolbox_server() -> Server[Any]:
     """The built-in toolbox as a low-level MCP server."""
-    listed = [declared for declared, _ in TOOLBOX_TOOLS.values()]
+    listed = [declared for declared, *_ in TOOLBOX_TOOLS.values()]
     return tool_server("mcp-toolbox", TOOLBOX_TOOLS, listed)
 
 
