@@ -1531,12 +1531,11 @@ async def use_tool(
     workbench: Workbench = context.lifespan_context
     workbench.shared.client = session = context.session
     wire = context.params or {}
-    retry = {k: wire[k] for k in ("inputResponses", "requestState") if k in wire}
-    params = {"arguments": arguments, **retry}
     meta = wire.get("_meta") or {}
-    own = {key for key in meta if key.startswith("io.modelcontextprotocol/")}
-    if passed_on := {k: meta[k] for k in meta.keys() - own - {"progressToken"}}:
-        params["_meta"] = passed_on  # the other keys belong to this hop alone
+    of_this_hop = ("progressToken", "io.modelcontextprotocol/")
+    passed_on = {k: v for k, v in meta.items() if not k.startswith(of_this_hop)}
+    retry = {k: wire[k] for k in ("inputResponses", "requestState") if k in wire}
+    params = {"arguments": arguments, "_meta": passed_on, **retry}
     on_progress = session.report_progress if "progressToken" in meta else None
     try:
         result = await workbench.use_tool(toolbox_name, tool_name, params, on_progress)
