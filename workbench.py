@@ -641,20 +641,20 @@ async def _process_transport(life: Life) -> AsyncIterator[_Wire]:
             await process.stop()
 
 
+@dataclass
 class _Events(httpx2.AsyncByteStream):
     """A stream of events, with the messages in it as `_read_message` has them."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    stream: httpx2.AsyncByteStream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        chunks = aiter(self._stream)
+        chunks = aiter(self.stream)
         async for line in _lines(lambda _: anext(chunks, b"")):
             message = _read_message(line[5:]) if line.startswith(b"data:") else None
             yield (line if message is None else b"data:" + _dump(message)) + b"\n"
 
     async def aclose(self) -> None:
-        await self._stream.aclose()
+        await self.stream.aclose()
 
 
 # The id of the request of ours that a task belongs to: to its answer or to a question
@@ -690,9 +690,7 @@ class _HttpClient(httpx2.AsyncClient):
         if request.method == "GET":  # fails on its own, and the SDK knows how to go on
             is_rest = "last-event-id" in request.headers  # of an answer: may be lost
             with anyio.fail_after(HTTP_TIMEOUT if is_rest else None):
-                response = await super().send(request, **options)
-            response.stream = _Events(response.stream)
-            return response
+                return await self._checked(request, options)
         body = json.loads(await request.aread() or b"{}")
         number = body.get("id")
         if "method" not in body or number is None:
@@ -703,11 +701,9 @@ class _HttpClient(httpx2.AsyncClient):
             if body["method"] == _OURS:  # see `_http_transport`
                 raise _failure(body["params"]["why"])
             response = await self._checked(request, options)
-            if self._life.config.transport == "sse" or not response.is_success:
+            is_sse = self._life.config.transport == "sse"
+            if is_sse or not (response.is_success and response.is_closed):
                 return response  # the answer is still to come
-            if not response.is_closed:
-                response.stream = _Events(response.stream)
-                return response
             message = _read_message(response.content)
             if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
                 kind = response.headers.get("content-type", "nothing")
@@ -746,10 +742,12 @@ class _HttpClient(httpx2.AsyncClient):
         try:
             response = await super().send(request, **options)
             kind = response.headers.get("content-type", "").lower()
-            if not (response.is_success and kind.startswith("text/event-stream")):
-                # Nobody waits for the rest of an error.
-                with anyio.fail_after(None if response.is_success else HTTP_TIMEOUT):
-                    await response.aread()
+            if response.is_success and kind.startswith("text/event-stream"):
+                response.stream = _Events(cast(Any, response.stream))
+                return response
+            # Nobody waits for the rest of an error.
+            with anyio.fail_after(None if response.is_success else HTTP_TIMEOUT):
+                await response.aread()
         except (httpx2.RequestError, TimeoutError) as error:
             raise self._failed(explain(error)) from None
         if response.is_success:
@@ -761,7 +759,7 @@ class _HttpClient(httpx2.AsyncClient):
             raise self._failed(f"{_status(response)} to {location} is not followed")
         status = response.status_code
         is_lost = status == 404 or (status == 400 and _NO_SESSION.search(response.text))
-        if _SESSION_ID in request.headers and is_lost:
+        if request.method == "POST" and _SESSION_ID in request.headers and is_lost:
             self._life.how = "ended the session"
             self._life.gone.set()
             raise _failure(_status(response), _UNREACHED)
@@ -772,11 +770,10 @@ class _HttpClient(httpx2.AsyncClient):
         raise self._failed(_status(response))
 
     def _failed(self, why: str) -> MCPError:
-        if (
-            self._life.config.transport == "sse"
-        ):  # where an answer has no other way to come
-            self._life.hung_up(f"failed: {why}")
-        return _failure(f"{self._life.config.url}: {why}")
+        text = f"{self._life.config.url}: {why}"
+        if self._life.config.transport == "sse":  # an answer has no other way to come
+            self._life.hung_up(f"failed: {text}")
+        return _failure(text)
 
 
 def _status(response: httpx2.Response) -> str:
@@ -1167,8 +1164,6 @@ def explain(error: BaseException, url: str = "") -> str:
         text = f"its answer is not valid MCP: {field}: {first['msg']}"
     elif isinstance(error, TimeoutError):
         text = f"no answer within {limit:g} seconds"
-    elif isinstance(error, httpx2.HTTPStatusError):
-        text = _status(error.response)
     elif isinstance(error, ConnectionError) and error.errno:
         text = os.strerror(error.errno)  # asyncio has a text of its own
     line = " ".join(text.split()) or type(error).__name__
