@@ -45,7 +45,7 @@ import stat
 import zoneinfo
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -515,7 +515,7 @@ async def _lines(
 
 
 @dataclass
-class _Wire(AbstractAsyncContextManager[Any]):
+class _Wire(anyio.abc.AsyncResource):
     """Both streams of a session: messages that are iterated, and a way to send one."""
 
     messages: _Messages
@@ -524,10 +524,8 @@ class _Wire(AbstractAsyncContextManager[Any]):
     def __aiter__(self) -> _Messages:
         return self.messages
 
-    async def aclose(self, *_: object) -> None:
+    async def aclose(self) -> None:
         """Nothing: what is behind the streams belongs to others."""
-
-    __aexit__ = aclose
 
 
 class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
@@ -671,20 +669,19 @@ class _HttpClient(httpx2.AsyncClient):
     """Answers in the server's place where something goes wrong with one request.
 
     An exception would end the SDK's transport, and with it every other call in flight
-    on the same server; an error status would not be named. `give_up` gets the id of a
-    request that will not be answered, the error to end it with, and after how long.
+    on the same server; an error status would not be named.
     """
 
-    def __init__(
-        self, life: Life, give_up: Callable[[Any, str, float], object]
-    ) -> None:
+    write: Any  # the SDK's stream of what is to be sent
+
+    def __init__(self, life: Life) -> None:
         # No compression: bodies are read on the way. No limits: a call may be silent
         # for ever, and so may any number of others beside it.
         headers = {"accept-encoding": "identity", **life.config.headers}
         timeout = httpx2.Timeout(HTTP_TIMEOUT, read=None)
         super().__init__(headers=headers, timeout=timeout, limits=httpx2.Limits())
         self._life = life
-        self._give_up = give_up
+        self.tasks = anyio.create_task_group()  # that end with the connection
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if request.method == "GET":  # fails on its own, and the SDK knows how to go on
@@ -698,7 +695,7 @@ class _HttpClient(httpx2.AsyncClient):
         _REQUEST.set(number)
         headers = {"content-type": "application/json"}
         try:
-            if body["method"] == _OURS:  # see `_http_transport`
+            if body["method"] == _OURS:  # see `_give_up`
                 raise _failure(body["params"]["why"])
             response = await self._checked(request, options)
             is_sse = self._life.config.transport == "sse"
@@ -722,7 +719,8 @@ class _HttpClient(httpx2.AsyncClient):
         request.extensions["timeout"]["read"] = HTTP_TIMEOUT
         if body.get("method") == "notifications/cancelled":
             # The server may still take back what it has asked in that call.
-            self._give_up(body["params"]["requestId"], "cancelled", LAST_WORDS)
+            number = body["params"]["requestId"]
+            self.tasks.start_soon(self._give_up, number, "cancelled", LAST_WORDS)
         is_last = request.method == "DELETE"  # and so the task is cancelled already
         with anyio.move_on_after(EXIT_GRACE if is_last else None, shield=is_last):
             try:
@@ -731,8 +729,16 @@ class _HttpClient(httpx2.AsyncClient):
                 log.debug("%s: %s", self._life.name, error.message)
                 if "method" not in body and (asker := _REQUEST.get()) is not None:
                     why = f"it did not take the client's answer: {error.message}"
-                    self._give_up(asker, why, 0)
+                    self.tasks.start_soon(self._give_up, asker, why, 0)
         return httpx2.Response(204, request=request)
+
+    async def _give_up(self, number: Any, why: str, delay: float) -> None:
+        """End a request of ours with an error, after a while."""
+        await anyio.sleep(delay)
+        # Else the SDK would read the answer to its end, before 2026-07-28.
+        again = types.JSONRPCRequest(jsonrpc="2.0", id=number, method=_OURS)
+        again.params = {"why": why}
+        await self.write.send(SessionMessage(again))
 
     async def _checked(self, request: httpx2.Request, options: JSON) -> httpx2.Response:
         """The response to a request, if it is a success or a redirect within its host.
@@ -788,33 +794,21 @@ async def _http_transport(life: Life) -> AsyncIterator[_Wire]:
 
     async def messages(read: Any) -> _Messages:
         async for message in read:
-            if isinstance(message, SessionMessage):  # else one that the SDK cannot read
-                _REQUEST.set(read.last_context.get(_REQUEST))
-                yield message
+            _REQUEST.set(read.last_context.get(_REQUEST))
+            yield message
         life.hung_up("closed the connection")
 
     async def send(message: SessionMessage) -> None:
-        tasks.start_soon(write.send, message)  # which waits until the last was sent
+        http.tasks.start_soon(http.write.send, message)  # it waits for the one before
 
-    async def give_up(number: Any, why: str, delay: float) -> None:
-        # Before 2026-07-28 the SDK goes on reading the answer to a cancelled call until
-        # its id is used again.
-        await anyio.sleep(delay)
-        again = types.JSONRPCRequest(jsonrpc="2.0", id=number, method=_OURS)
-        again.params = {"why": why}
-        await write.send(SessionMessage(again))
-
-    http = _HttpClient(life, lambda *given: tasks.start_soon(give_up, *given))
+    http = _HttpClient(life)
     url = life.config.url
     wire: Any = streamable_http_client(url, http_client=http, max_sse_event_size=None)
     if life.config.transport == "sse":
         wire = sse_client(url, httpx_client_factory=lambda *_, **__: http)
-    try:
-        async with wire as (read, write), anyio.create_task_group() as tasks:
-            yield _Wire(messages(read), send)
-            tasks.cancel_scope.cancel()
-    finally:
-        await http.aclose()
+    async with aclosing(http), wire as (read, http.write), http.tasks:
+        yield _Wire(messages(read), send)
+        http.tasks.cancel_scope.cancel()
 
 
 # === Connections ======================================================================
