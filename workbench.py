@@ -421,9 +421,8 @@ def split_tool_name(name: str) -> tuple[str, str, str]:
 
 # === Transports =======================================================================
 
-# A life enters a transport and gets its wire. A transport sets `life.gone` at the first
-# sign of the end, after which nothing more is sent to a process, and calls
-# `life.hung_up` after the last message.
+# A life enters a transport and gets its wire. A transport calls `life.hung_up` when the
+# last message was handed on; what is sent in vain before that waits for it.
 
 _Messages = AsyncIterator[SessionMessage]
 _SESSION_ID = "mcp-session-id"
@@ -552,7 +551,7 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
     def process_exited(self) -> None:
         super().process_exited()
         self._exited.set()
-        self._life.gone.set()
+        self.stdin.close()
         # Its children may hold its output open for as long as they like.
         asyncio.get_running_loop().call_later(OUTPUT_GRACE, self.process.close)
 
@@ -564,7 +563,7 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
             else:
                 text = line.decode(errors="replace")
                 self._life.said(f"no message on stdout: {text}")
-        self._life.gone.set()
+        self.stdin.close()
         await self._last_words()
         status = self.process.get_returncode()
         if status is None:
@@ -587,14 +586,13 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
             self._life.said(line.decode(errors="replace"))
 
     async def send(self, message: SessionMessage) -> None:
-        gone = self._life.gone
-        if not gone.is_set():
+        is_request = isinstance(message.message, types.JSONRPCRequest)
+        if not self.stdin.is_closing():
             self.stdin.write(_dump(message.message) + b"\n")
-        if self.stdin.is_closing():  # by this: nobody reads it any more
-            gone.set()
-        if gone.is_set() and isinstance(message.message, types.JSONRPCRequest):
+        if self.stdin.is_closing() and is_request:  # maybe by this: nobody reads it
             with anyio.move_on_after(2 * OUTPUT_GRACE):  # to know why
-                await self._life.ended.wait()
+                await self._life.gone.wait()
+            self._life.hung_up("closed its stdin")
             raise _failure("it has not seen the request", _UNREACHED)
 
     async def stop(self) -> None:
@@ -766,8 +764,7 @@ class _HttpClient(httpx2.AsyncClient):
         status = response.status_code
         is_lost = status == 404 or (status == 400 and _NO_SESSION.search(response.text))
         if request.method == "POST" and _SESSION_ID in request.headers and is_lost:
-            self._life.how = "ended the session"
-            self._life.gone.set()
+            self._life.hung_up("ended the session")
             raise _failure(_status(response), _UNREACHED)
         with suppress(ValidationError):
             own = types.JSONRPCError.model_validate_json(response.content)
@@ -888,7 +885,6 @@ class ServerConnection:
             except MCPError as error:
                 if error.data != _UNREACHED:
                     raise
-        await life.ended.wait()
         raise ToolError(f"server '{self.name}' {life.why()}; it has not seen the call")
 
 
@@ -909,8 +905,7 @@ class Life:
         self.how = ""  # how it ended or failed, where that was not our doing
         self.stderr: deque[str] = deque(maxlen=20)  # its last lines
         self.settled = anyio.Event()  # it is up or has failed
-        self.gone = anyio.Event()  # it is ending: nothing is sent to it any more
-        self.ended = anyio.Event()  # all that it said was read, and `how` is known
+        self.gone = anyio.Event()  # it has ended, and `how` is known
         self._changed = anyio.Event()  # its tools did: a refresh is due
         self._refreshed = anyio.Event()  # the last refresh that became due has ended
         self._refreshed.set()
@@ -940,7 +935,6 @@ class Life:
         """The connection has ended, and all that came over it was handed on."""
         self.how = self.how or self.shared.mask(how)
         self.gone.set()
-        self.ended.set()
 
     def why(self) -> str:
         """How it ended, with the last lines that it wrote to stderr."""
@@ -1014,8 +1008,8 @@ class Life:
             if self.shared.log_level is not None:
                 await self.tell(self.shared.log_level)
             await self.gone.wait()
-            with anyio.move_on_after(LAST_WORDS):
-                await self.ended.wait()
+            if self.config.transport == "http":  # its other calls may yet be answered
+                await anyio.sleep(LAST_WORDS)
             tasks.cancel_scope.cancel()
         log.info("%s %s", self.name, self.how)
 
