@@ -546,7 +546,7 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.process = cast(asyncio.SubprocessTransport, transport)
-        self._stderr_read = asyncio.create_task(self._read_stderr())
+        self._ended = asyncio.create_task(self._read_stderr())
 
     def process_exited(self) -> None:
         super().process_exited()
@@ -564,7 +564,7 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
                 text = line.decode(errors="replace")
                 self._life.said(f"no message on stdout: {text}")
         self.stdin.close()
-        await self._last_words()
+        await asyncio.wait([self._ended], timeout=OUTPUT_GRACE)
         status = self.process.get_returncode()
         if status is None:
             how = "closed its stdout"
@@ -575,15 +575,11 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
             how = f"was killed by {names.get(-status, f'signal {-status}')}"
         self._life.hung_up(how)
 
-    async def _last_words(self) -> None:
-        with anyio.move_on_after(OUTPUT_GRACE):
-            await self._exited.wait()
-            await asyncio.wait([self._stderr_read])
-
     async def _read_stderr(self) -> None:
-        """Log what the server writes to stderr, and remember the last lines."""
+        """Log what the server writes to stderr, until it has ended; keep the last."""
         async for line in _lines(self.stderr.read, _LOG_LIMIT):
             self._life.said(line.decode(errors="replace"))
+        await self._exited.wait()  # its status is known, too
 
     async def send(self, message: SessionMessage) -> None:
         is_request = isinstance(message.message, types.JSONRPCRequest)
@@ -602,14 +598,13 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         """
         self.stdin.close()
         for name in ("SIGTERM", "SIGKILL"):
-            with anyio.move_on_after(EXIT_GRACE):
-                await self._exited.wait()
+            await asyncio.wait([self._ended], timeout=EXIT_GRACE)
             with suppress(ProcessLookupError, PermissionError):
                 if hasattr(os, "killpg"):  # it leads a process group of its own
                     os.killpg(self.process.get_pid(), getattr(signal, name))
                 else:
                     self.process.kill()
-        await self._last_words()
+        await asyncio.wait([self._ended], timeout=OUTPUT_GRACE)
         self.process.close()
 
 
