@@ -421,8 +421,8 @@ def split_tool_name(name: str) -> tuple[str, str, str]:
 
 # === Transports =======================================================================
 
-# A life enters a transport and gets its wire. A transport calls `life.hung_up` when the
-# last message was handed on; what is sent in vain before that waits for it.
+# A life enters a transport and gets its wire. A transport calls `life.hung_up` when it
+# knows how the connection has ended; a request that is sent in vain waits for that.
 
 _Messages = AsyncIterator[SessionMessage]
 _SESSION_ID = "mcp-session-id"
@@ -927,7 +927,7 @@ class Life:
             log.info("[%s] %s", self.name, text)
 
     def hung_up(self, how: str) -> None:
-        """The connection has ended, and all that came over it was handed on."""
+        """Nothing can be sent over the connection any more, and this is why."""
         self.how = self.how or self.shared.mask(how)
         self.gone.set()
 
