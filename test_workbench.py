@@ -1976,9 +1976,9 @@ serve_raw(tools_list=listed)"""
 async def test_only_a_call_of_an_unknown_tool_waits(monkeypatch: Monkey) -> None:
     async with opened("auto", a=entry("changing_sdk")) as client:
         await become(client, tool("x"), seconds=1000)
-        monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 1000)
+        monkeypatch.setattr(workbench, "REFRESH_TIMEOUT", 1000)
         assert text(await use(client, "a", "echo", {"message": "x"})) == "Echo: x"
-        monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0.1)
+        monkeypatch.setattr(workbench, "REFRESH_TIMEOUT", 0.1)
         assert (await use(client, "a", "x")).is_error
         assert await changed(client) == []
 
@@ -3208,8 +3208,8 @@ def test_stdout_may_be_a_file(tmp_path: Path) -> None:
 # === Faults of servers ================================================================
 
 FAULTS = {  # when a server does what wrong: what a call answers (a pattern), if it does
-    ("tools_list", "exits"): "failed to start: exited with status 3.*boom",
-    ("initialize", "answers nonsense"): "failed to start: .*not valid.*capabilities",
+    ("tools_list", "exits"): "not seen the call: exited with status 3.*boom",
+    ("initialize", "answers nonsense"): "not seen the call: .*not valid.*capabilities",
     ("tools_call", "closes stdout"): "^Error executing tool",
     ("tools_call", "asks what nobody knows"): "^question: -32601$",
     ("tools_call", "writes garbage"): "^answered$",

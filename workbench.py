@@ -65,6 +65,7 @@ from mcp.server import transport_security as security
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.sse import SseServerTransport
+from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.message import SessionMessage
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, create_model
@@ -75,6 +76,7 @@ __version__ = "0.10.0"
 
 # All in seconds.
 OPEN_TIMEOUT = 5.0  # after it `open_toolbox` answers with the servers that are up
+REFRESH_TIMEOUT = 5.0  # for tools that have changed, before the old ones are shown
 ANSWER_TIMEOUT = 50.0  # after it every caller is answered: some give up at 60
 CONNECT_TIMEOUT = 180.0  # to start or list: a first `npx` downloads its package
 HTTP_TIMEOUT = 10.0  # to connect to a remote server, and for it to take a notification
@@ -614,7 +616,7 @@ async def _process_transport(life: Life) -> AsyncIterator[_Wire]:
     config, command = life.config, life.config.command
     if sys.platform == "win32":
         command = get_windows_executable_command(command)
-    withheld = life.shared.withheld
+    withheld = life.workbench.config.variables
     inherited = {k: v for k, v in os.environ.items() if k not in withheld}
     with anyio.CancelScope(shield=True):  # else it might run with nobody to stop it
         _, process = await asyncio.get_running_loop().subprocess_exec(
@@ -810,8 +812,6 @@ class ToolError(Exception):
     """What went wrong, in one sentence for the model: a result with `isError`."""
 
 
-# Gets how much is done, how much there is, and what; None where nobody asked for it.
-Progress = Callable[[float, float | None, str | None], Awaitable[None]] | None
 _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 _CONTROLS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f]")
@@ -824,65 +824,6 @@ _REFRESHED = "%s: tools refreshed: %d added, %d removed, %d modified"
 _FAILED = "%s: %s"
 
 
-@dataclass
-class Shared:
-    """What all connections of one process have in common."""
-
-    owners: anyio.abc.TaskGroup  # runs the tasks that hold the servers
-    withheld: frozenset[str]  # variables that a server's process does not inherit
-    mask: Callable[[str], str]  # hides secrets in a text
-    client: ServerSession | None = None  # the one that is served
-    log_level: types.SetLevelRequest | None = None  # which it has sent last
-
-
-class ServerConnection:
-    """One downstream server, `toolbox/server`: its configuration and current life."""
-
-    def __init__(self, name: str, config: ServerConfig, shared: Shared) -> None:
-        self.name = name
-        self.config = config
-        self.shared = shared
-        self.life = Life(self)
-        self.life.gone.set()  # it has not begun
-
-    def start(self) -> Life:
-        """The current life, a new one if the last has ended.
-
-        Without any `await`, so that concurrent callers share one attempt.
-        """
-        if self.life.gone.is_set():
-            self.life = Life(self)
-            self.shared.owners.start_soon(self.life.run)
-        return self.life
-
-    async def call(self, params: JSON, on_progress: Progress) -> JSON | None:
-        """Send `tools/call` with these wire parameters; the wire result as it came.
-
-        None if the server has no such tool. Raises `ToolError` if it failed to start,
-        died or gave no valid answer, `MCPError` for a JSON-RPC error of its own.
-        """
-        for _ in range(2):  # a life can end at any moment, but a call is sent only once
-            life = self.start()
-            with anyio.move_on_after(ANSWER_TIMEOUT):
-                await life.settled.wait()
-            if life.session is None:
-                still = "is still starting: call again in a while"
-                failed = f"failed to start: {life.failure}" if life.failure else still
-                raise ToolError(f"server '{self.name}' {failed}")
-            with anyio.move_on_after(OPEN_TIMEOUT):
-                if params["name"] not in life.tools:
-                    await life.refreshed(is_unsure=True)
-            if life.up and params["name"] not in life.tools:
-                return None
-            try:
-                if life.up:
-                    return await life.call(params, on_progress)
-            except MCPError as error:
-                if error.data != _UNREACHED:
-                    raise
-        raise ToolError(f"server '{self.name}' {life.why()}; it has not seen the call")
-
-
 class Life:
     """One life of a server, from a start to the end of its connection.
 
@@ -890,12 +831,15 @@ class Life:
     cannot touch what belongs to its successor.
     """
 
-    def __init__(self, connection: ServerConnection) -> None:
-        self.name = connection.name
-        self.config = connection.config
-        self.shared = connection.shared
-        self.client = self.shared.client  # a server is offered what this one can do
-        self.session: ClientSession | None = None  # set once its tools are known
+    session: ClientSession  # once it is connected
+
+    def __init__(self, toolbox: str, server: str, workbench: Workbench) -> None:
+        self.toolbox, self.server = toolbox, server
+        self.name = f"{toolbox}/{server}"
+        self.config = workbench.config.toolboxes[toolbox].servers[server]
+        self.workbench = workbench
+        self.mask = workbench.config.mask
+        self.client = workbench.client  # a server is offered what this one can do
         self.listed: dict[str, types.Tool] = {}  # by their names
         self.how = ""  # how it ended or failed, where that was not our doing
         self.stderr: deque[str] = deque(maxlen=20)  # its last lines
@@ -922,13 +866,13 @@ class Life:
 
     def said(self, line: str) -> None:
         """Log a line of its output that is no message, and remember it."""
-        if text := _CONTROLS.sub(" ", self.shared.mask(line)[:_LOG_LIMIT]).strip():
+        if text := _CONTROLS.sub(" ", self.mask(line)[:_LOG_LIMIT]).strip():
             self.stderr.append(text[:300])
             log.info("[%s] %s", self.name, text)
 
     def hung_up(self, how: str) -> None:
         """Nothing can be sent over the connection any more, and this is why."""
-        self.how = self.how or self.shared.mask(how)
+        self.how = self.how or self.mask(how)
         self.gone.set()
 
     def why(self) -> str:
@@ -941,16 +885,15 @@ class Life:
         transport = _http_transport if self.config.url else _process_transport
         try:
             with anyio.fail_after(CONNECT_TIMEOUT) as scope:
-                async with transport(self) as wire, self._session(wire) as session:
-                    await _negotiate(session, self.client)
-                    self.listed = await self._list_tools(session)
-                    self.session = session
+                async with transport(self) as wire, self._connect(wire):
+                    await _negotiate(self.session, self.client)
+                    self.listed = await self._list_tools()
                     if not self.listed and self._announces_changes():
                         with anyio.move_on_after(OUTPUT_GRACE):  # some do so at once
                             await self._changed.wait()
                     scope.deadline = math.inf  # it may live as long as it likes
                     self.settled.set()
-                    await self._follow(session)
+                    await self._follow()
         except Exception as error:  # must not take the other connections with it
             self.hung_up(explain(error, self.config.url))
             log.warning(_FAILED, self.name, self.why(), exc_info=True)
@@ -959,8 +902,8 @@ class Life:
             self.settled.set()
             self._refreshed.set()
 
-    def _session(self, wire: Any) -> ClientSession:
-        return ClientSession(
+    def _connect(self, wire: Any) -> ClientSession:
+        self.session = ClientSession(
             wire,
             wire,
             client_info=types.Implementation(name="mcp-workbench", version=__version__),
@@ -968,8 +911,9 @@ class Life:
             logging_callback=self._on_log,
             **(_relay(self.client) if self.client is not None else {}),
         )
+        return self.session
 
-    async def _list_tools(self, session: ClientSession) -> dict[str, types.Tool]:
+    async def _list_tools(self) -> dict[str, types.Tool]:
         """All pages of the server's tools, by name."""
         tools: dict[str, types.Tool] = {}
         cursor: str | None = None
@@ -978,7 +922,7 @@ class Life:
             seen.add(cursor)
             params = types.PaginatedRequestParams(cursor=cursor)
             try:
-                page = await session.list_tools(params=params)
+                page = await self.session.list_tools(params=params)
             except MCPError as error:
                 if error.code != types.METHOD_NOT_FOUND:
                     raise
@@ -987,7 +931,7 @@ class Life:
             cursor = page.next_cursor or None
         return tools
 
-    async def _follow(self, session: ClientSession) -> None:
+    async def _follow(self) -> None:
         """Keep the tool list current until the server is gone."""
         log.info("%s: connected, %s", self.name, counted(len(self.tools), "tool"))
         log.debug("%s: its tools are %s", self.name, ", ".join(self.tools))
@@ -995,13 +939,13 @@ class Life:
             if pattern != "*" and not fnmatch.filter(self.listed, pattern):
                 log.warning("%s: toolFilters: %r matches no tool", self.name, pattern)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._refresh, session)
+            tasks.start_soon(self._refresh)
             if self._announces_changes():
                 log.debug(_SUPPORTED, self.name)
-                if _is_modern(session):
-                    tasks.start_soon(self._listen, session)
-            if self.shared.log_level is not None:
-                await self.tell(self.shared.log_level)
+                if _is_modern(self.session):
+                    tasks.start_soon(self._listen)
+            if self.workbench.log_level is not None:
+                await self.tell(self.workbench.log_level)
             await self.gone.wait()
             if self.config.transport == "http":  # its other calls may yet be answered
                 await anyio.sleep(LAST_WORDS)
@@ -1009,11 +953,11 @@ class Life:
         log.info("%s %s", self.name, self.how)
 
     def _announces_changes(self) -> bool:
-        capabilities = self.session and self.session.server_capabilities
+        capabilities = self.session.server_capabilities
         tools = capabilities.tools if capabilities else None
         return tools is not None and bool(tools.list_changed)
 
-    async def _refresh(self, session: ClientSession) -> None:
+    async def _refresh(self) -> None:
         """List the tools again after changes, one listing at a time."""
         while True:
             await self._changed.wait()
@@ -1021,7 +965,7 @@ class Life:
             self._changed, refreshed = anyio.Event(), self._refreshed
             try:
                 with anyio.fail_after(CONNECT_TIMEOUT):
-                    new = await self._list_tools(session)
+                    new = await self._list_tools()
             except (MCPError, ValidationError, TimeoutError) as error:
                 why = explain(error, self.config.url)
                 log.warning("%s: kept its old tools: %s", self.name, why)
@@ -1041,22 +985,27 @@ class Life:
             self._changed.set()
             self._refreshed = anyio.Event()
 
-    async def refreshed(self, is_unsure: bool) -> None:
-        """Wait for a refresh that is due; a remote server's is, if `is_unsure`."""
-        if is_unsure and self.config.url:  # which may have no way to announce a change
-            self.tools_changed()
-        await self._refreshed.wait()
+    async def refreshed(self) -> None:
+        """Wait until it is up or has failed, and for a refresh of its tools that is due.
 
-    async def _listen(self, session: ClientSession) -> None:
+        That of a remote server always is, once it is up.
+        """
+        if self.up and self.config.url:  # it may have no way to announce a change
+            self.tools_changed()
+        await self.settled.wait()
+        with anyio.move_on_after(REFRESH_TIMEOUT):
+            await self._refreshed.wait()
+
+    async def _listen(self) -> None:
         """Hold a 2026-07-28 server's `subscriptions/listen` stream open.
 
         https://modelcontextprotocol.io/specification/2026-07-28/basic/subscriptions
         """
         while True:
             try:
-                async with listen(session, tools_list_changed=True) as subscription:
+                async with listen(self.session, tools_list_changed=True) as events:
                     self.tools_changed()  # for what changed before it was open
-                    async for _ in subscription:
+                    async for _ in events:
                         pass  # each event reaches `_on_message` as well
             except (MCPError, SubscriptionLost) as error:
                 log.debug("%s: lost its change notifications: %s", self.name, error)
@@ -1067,7 +1016,7 @@ class Life:
             await self.client.send_notification(message)
         elif isinstance(message, types.ToolListChangedNotification):
             log.info(_RECEIVED, self.name)
-            if self.session is not None and not self._announces_changes():
+            if not self._announces_changes():
                 log.warning(_UNASKED, self.name)
             self.tools_changed()
 
@@ -1075,9 +1024,8 @@ class Life:
         log.debug("[%s] %s: %s", self.name, params.level, params.data)
         if self.client is None or _is_modern(self.client):
             return  # which opts in request by request
-        levels = get_args(types.LoggingLevel)
-        least = self.shared.log_level.params.level if self.shared.log_level else "debug"
-        if levels.index(params.level) >= levels.index(least):
+        asked, rank = self.workbench.log_level, get_args(types.LoggingLevel).index
+        if asked is None or rank(params.level) >= rank(asked.params.level):
             message = types.LoggingMessageNotification(params=params)
             await self.client.send_notification(message)
 
@@ -1085,27 +1033,30 @@ class Life:
         self, news: types.SetLevelRequest | types.RootsListChangedNotification
     ) -> None:
         """Pass on what the client lets its servers know, if this one is of its era."""
-        session = self.session
-        if session is None or not self.up or _is_modern(session):
+        if not self.up or _is_modern(self.session):
             return
         if isinstance(news, types.RootsListChangedNotification):
-            await session.send_notification(news)
+            await self.session.send_notification(news)
         else:
             with suppress(MCPError, ValidationError):
-                await session.send_request(news, types.EmptyResult, OPEN_TIMEOUT)
+                await self.session.send_request(news, types.EmptyResult, OPEN_TIMEOUT)
 
-    async def call(self, params: JSON, on_progress: Progress) -> JSON:
-        """See `ServerConnection.call`; after an `_UNREACHED` it may be tried again."""
-        session = cast(ClientSession, self.session)
-        if _is_modern(session) and (asked := self.shared.log_level):  # an older client
+    async def call(self, params: JSON, on_progress: ProgressFnT | None) -> JSON:
+        """Send `tools/call` with these wire parameters; the wire result as it came.
+
+        Raises `ToolError` if it died or gave no valid answer, `MCPError` for a JSON-RPC
+        error of its own, and with `_UNREACHED` if another life may be tried.
+        """
+        asked = self.workbench.log_level  # by an older client
+        if asked is not None and _is_modern(self.session):
             level = {types.LOG_LEVEL_META_KEY: asked.params.level}
-            meta = {**params.get("_meta", {}), **level}
-            params = {**params, "_meta": meta}
+            params = {**params, "_meta": {**params.get("_meta", {}), **level}}
         # Not the SDK's own `call_tool`: it checks the result, and may list tools first.
         request = _WireRequest(method="tools/call", params=params)
         try:
-            told: JSON = {"progress_callback": on_progress}
-            result: JSON = await session.send_request(request, _RAW_RESULT, **told)
+            result: JSON = await self.session.send_request(
+                request, _RAW_RESULT, progress_callback=on_progress
+            )
             if result.get("resultType", "input_required") != "input_required":
                 # The SDK takes anything with a `resultType` for the other kind.
                 types.CallToolResult.model_validate(result, by_name=False)
@@ -1216,85 +1167,19 @@ _DEFAULT_HINTS = {"readOnlyHint": False, "destructiveHint": True}  # of the prot
 _DEFAULT_HINTS |= {"idempotentHint": False, "openWorldHint": True}
 
 
-@dataclass(frozen=True)
-class OpenedToolbox:
-    """A toolbox that was opened, with a connection for each of its servers."""
-
-    name: str
-    config: ToolboxConfig
-    connections: Mapping[str, ServerConnection]
-
-    @property
-    def failed(self) -> dict[str, str]:
-        """Why its servers are not up, of those that have failed or died."""
-        return {n: why for n, c in self.connections.items() if (why := c.life.failure)}
-
-    def tools(self, server: str) -> list[JSON]:
-        """The tools of a server that is up, as `open_toolbox` shows them."""
-        life = self.connections[server].life
-        return [self._shown(server, tool) for tool in life.tools.values() if life.up]
-
-    def _shown(self, server: str, tool: types.Tool) -> JSON:
-        """What a client sends to a model, and where the tool comes from."""
-        given = tool.annotations.model_dump(by_alias=True) if tool.annotations else {}
-        usual = _DEFAULT_HINTS.items()
-        hints = {key: given[key] for key, v in usual if given.get(key) == (not v)}
-        schema = {k: v for k, v in tool.input_schema.items() if k != "$schema"}
-        return {
-            "name": full_tool_name(self.name, server, tool.name),
-            "description": tool.description or f"Tool from {self.name}/{server}",
-            "source_server": server,
-            "toolbox_name": self.name,
-            "inputSchema": schema,
-        } | ({"annotations": hints} if hints else {})
-
-    def answer(self) -> JSON:
-        """The result of `open_toolbox` (seed: Open Toolbox Response Format)."""
-        lives = {name: connection.life for name, connection in self.connections.items()}
-        up = {name: life for name, life in lives.items() if life.up}
-        starting = [name for name, life in lives.items() if not life.settled.is_set()]
-        note = f"Still starting: {', '.join(starting)}. Call open_toolbox again to get "
-        told = {n: s.instructions for n, life in up.items() if (s := life.session)}
-        answer = {
-            "toolbox": self.name,
-            "description": self.config.description,
-            "servers_connected": len(up),
-            "servers_failed": self.failed,
-            "servers_connecting": starting,
-            "note": f"{note}their tools." if starting else "",
-            "instructions": {name: text for name, text in told.items() if text},
-            "tools": [tool for name in up for tool in self.tools(name)],
-        }
-        always = ("servers_connected", "tools")
-        return {key: item for key, item in answer.items() if item or key in always}
-
-    async def settle(self, started: float, on_progress: Progress) -> None:
-        """Wait for the servers as `open_toolbox` promises, report each that settles."""
-        soon = started + OPEN_TIMEOUT
-        settled: list[str] = []
-
-        async def settle(server: str, connection: ServerConnection) -> None:
-            life = connection.life
-            was_up = life.up
-            await life.settled.wait()
-            with anyio.move_on_after(max(soon - anyio.current_time(), 1)):
-                await life.refreshed(is_unsure=was_up)
-            if life.up:
-                tasks.cancel_scope.deadline = soon
-            settled.append(server)
-            if on_progress is not None:
-                await on_progress(len(settled), len(self.connections), server)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.cancel_scope.deadline = started + ANSWER_TIMEOUT
-            for server, connection in self.connections.items():
-                tasks.start_soon(settle, server, connection)
-
-    def suggest(self, tool_name: str) -> str:
-        """A question after the tools whose full names come close to this one."""
-        names = [tool["name"] for s in self.connections for tool in self.tools(s)]
-        close = difflib.get_close_matches(tool_name, names, cutoff=0.5)
-        return f". Did you mean {' or '.join(close)}?" if close else ""
+def _shown(life: Life, tool: types.Tool) -> JSON:
+    """What a client sends to a model of a tool, and where it comes from."""
+    given = tool.annotations.model_dump(by_alias=True) if tool.annotations else {}
+    usual = _DEFAULT_HINTS.items()
+    hints = {key: given[key] for key, v in usual if given.get(key) == (not v)}
+    schema = {k: v for k, v in tool.input_schema.items() if k != "$schema"}
+    return {
+        "name": full_tool_name(life.toolbox, life.server, tool.name),
+        "description": tool.description or f"Tool from {life.name}",
+        "source_server": life.server,
+        "toolbox_name": life.toolbox,
+        "inputSchema": schema,
+    } | ({"annotations": hints} if hints else {})
 
 
 class Workbench:
@@ -1302,27 +1187,54 @@ class Workbench:
 
     def __init__(self, config: WorkbenchConfig, owners: anyio.abc.TaskGroup) -> None:
         self.config = config
-        self.shared = Shared(owners, config.variables, config.mask)
-        self.open_toolboxes: dict[str, OpenedToolbox] = {}
+        self.owners = owners  # runs the tasks that hold the servers
+        self.client: ServerSession | None = None  # the one that is served
+        self.log_level: types.SetLevelRequest | None = None  # which it has sent last
+        self.current: dict[tuple[str, str], Life] = {}  # by toolbox and server
 
-    def prepare(self, name: str) -> OpenedToolbox:
-        """The open toolbox of this name, a new one if need be; it starts no server.
+    def start(self, toolbox: str, server: str) -> Life:
+        """The current life of a server, a new one if it has none or that has ended.
 
-        Raises `ToolError` if none is configured.
+        Without any `await`, so that concurrent callers share one attempt.
         """
-        if name not in self.config.toolboxes:
-            names = ", ".join(self.config.toolboxes) or "none"
-            raise ToolError(f"Toolbox '{name}' not found. Available toolboxes: {names}")
-        if name not in self.open_toolboxes:
-            config = self.config.toolboxes[name]
-            connections = {
-                server: ServerConnection(f"{name}/{server}", entry, self.shared)
-                for server, entry in config.servers.items()
-            }
-            self.open_toolboxes[name] = OpenedToolbox(name, config, connections)
-        return self.open_toolboxes[name]
+        life = self.current.get((toolbox, server))
+        if life is None or life.gone.is_set():
+            life = self.current[toolbox, server] = Life(toolbox, server, self)
+            self.owners.start_soon(life.run)
+        return life
 
-    async def open_toolbox(self, name: str, on_progress: Progress = None) -> JSON:
+    def configured(self, toolbox: str) -> ToolboxConfig:
+        """The configuration of a toolbox; `ToolError` if it has none."""
+        if toolbox not in self.config.toolboxes:
+            known = ", ".join(self.config.toolboxes) or "none"
+            about = f"Toolbox '{toolbox}' not found"
+            raise ToolError(f"{about}. Available toolboxes: {known}")
+        return self.config.toolboxes[toolbox]
+
+    def answer(self, toolbox: str) -> JSON:
+        """The result of `open_toolbox` (seed: Open Toolbox Response Format)."""
+        config = self.config.toolboxes[toolbox]
+        lives = [self.current[toolbox, server] for server in config.servers]
+        up = [life for life in lives if life.up]
+        starting = [life.server for life in lives if not life.settled.is_set()]
+        note = f"Still starting: {', '.join(starting)}. Call open_toolbox again to get "
+        told = {life.server: life.session.instructions for life in up}
+        answer = {
+            "toolbox": toolbox,
+            "description": config.description,
+            "servers_connected": len(up),
+            "servers_failed": {it.server: why for it in lives if (why := it.failure)},
+            "servers_connecting": starting,
+            "note": f"{note}their tools." if starting else "",
+            "instructions": {name: text for name, text in told.items() if text},
+            "tools": [
+                _shown(life, tool) for life in up for tool in life.tools.values()
+            ],
+        }
+        always = ("servers_connected", "tools")
+        return {key: item for key, item in answer.items() if item or key in always}
+
+    async def open_toolbox(self, toolbox: str, on_progress: ProgressFnT) -> JSON:
         """Start what is not up of a toolbox's servers; its state and its tools.
 
         Answers when every server has settled, after `OPEN_TIMEOUT` if one is up by
@@ -1330,26 +1242,52 @@ class Workbench:
         `on_progress` gets the number of settled servers, of all servers, and the name
         of the one that settled. Raises `ToolError` if none of them started.
         """
-        toolbox = self.prepare(name)
-        started = anyio.current_time()
-        for connection in toolbox.connections.values():
-            connection.start()
-        while True:
-            await toolbox.settle(started, on_progress)
-            if len(toolbox.failed) == len(toolbox.connections):
-                break
-            is_late = anyio.current_time() >= started + ANSWER_TIMEOUT
-            answer = toolbox.answer()
-            if is_late or answer["servers_connected"]:
+        soon = anyio.current_time() + OPEN_TIMEOUT
+        late = anyio.current_time() + ANSWER_TIMEOUT
+        servers = self.configured(toolbox).servers
+        for server in servers:
+            self.start(toolbox, server)
+        settled: list[str] = []
+
+        async def settle(life: Life) -> None:
+            await life.refreshed()
+            if life.up:
+                tasks.cancel_scope.deadline = soon
+            if life.server not in settled:
+                settled.append(life.server)
+                await on_progress(len(settled), len(servers), life.server)
+
+        while True:  # another open may start one again that has failed here
+            async with anyio.create_task_group() as tasks:
+                tasks.cancel_scope.deadline = late
+                for server in servers:
+                    tasks.start_soon(settle, self.current[toolbox, server])
+            answer = self.answer(toolbox)
+            failed = answer.get("servers_failed", {})
+            if len(failed) == len(servers):
+                why = "; ".join(f"{server}: {why}" for server, why in failed.items())
+                raise ToolError(f"Toolbox '{toolbox}' could not be opened. {why}")
+            if answer["servers_connected"] or anyio.current_time() >= late:
                 return answer
-            on_progress = None  # another open has started one that had failed here
-        reasons = "; ".join(
-            f"{server}: {why}" for server, why in toolbox.failed.items()
-        )
-        raise ToolError(f"Toolbox '{name}' could not be opened. {reasons}")
+
+    def route(self, toolbox: str, name: str) -> tuple[str, str]:
+        """The server and the tool of a full name; `ToolError` if it leads nowhere."""
+        servers = self.configured(toolbox).servers
+        try:
+            prefix, server, tool = split_tool_name(name)
+        except ValueError:
+            form = "the name is not of the form {toolbox}__{server}__{tool}"
+            raise ToolError(form + self.suggest(toolbox, name)) from None
+        if prefix != toolbox:
+            instead = f"pass toolbox_name '{prefix}', or a tool of this one"
+            raise ToolError(f"the name is one of toolbox '{prefix}': {instead}")
+        if server not in servers:
+            known = ", ".join(servers)
+            raise ToolError(f"it has no server '{server}'. Its servers: {known}")
+        return server, tool
 
     async def use_tool(
-        self, toolbox_name: str, tool_name: str, params: JSON, on_progress: Progress
+        self, toolbox: str, name: str, params: JSON, on_progress: ProgressFnT | None
     ) -> JSON:
         """Call a tool by its full name, on its server, started if it is not up.
 
@@ -1357,31 +1295,43 @@ class Workbench:
         is the server's as it came. Raises `ToolError` if there is no such tool or its
         server failed, `MCPError` for the server's own JSON-RPC error.
         """
-        toolbox = self.prepare(toolbox_name)
-        try:
-            prefix, server, tool = split_tool_name(tool_name)
-        except ValueError:
-            form = "the name is not of the form {toolbox}__{server}__{tool}"
-            raise ToolError(form + toolbox.suggest(tool_name)) from None
-        if prefix != toolbox_name:
-            instead = f"pass toolbox_name '{prefix}', or a tool of this one"
-            raise ToolError(f"the name is one of toolbox '{prefix}': {instead}")
-        if server not in toolbox.connections:
-            servers = ", ".join(toolbox.connections)
-            raise ToolError(f"it has no server '{server}'. Its servers: {servers}")
-        connection = toolbox.connections[server]
-        result = await connection.call({"name": tool, **params}, on_progress)
-        if result is None:
-            unknown = f"server '{connection.name}' has no tool '{tool}'"
-            raise ToolError(unknown + toolbox.suggest(tool_name))
-        return result
+        server, tool = self.route(toolbox, name)
+        for _ in range(2):  # a life can end at any moment, but a call is sent only once
+            life = self.start(toolbox, server)
+            if tool not in life.tools:
+                with anyio.move_on_after(ANSWER_TIMEOUT):
+                    await life.refreshed()
+            if not life.settled.is_set():
+                still = "is still starting: call again in a while"
+                raise ToolError(f"server '{life.name}' {still}")
+            try:
+                if life.up and tool in life.tools:
+                    return await life.call({"name": tool, **params}, on_progress)
+            except MCPError as error:
+                if error.data != _UNREACHED:
+                    raise
+            if life.up:
+                unknown = f"server '{life.name}' has no tool '{tool}'"
+                raise ToolError(unknown + self.suggest(toolbox, name))
+            if not life.listed:
+                break
+        await life.ended.wait()
+        raise ToolError(f"server '{life.name}' has not seen the call: {life.why()}")
+
+    def suggest(self, toolbox: str, name: str) -> str:
+        """A question after the tools whose full names come close to this one."""
+        up = [it for it in self.current.values() if it.up and it.toolbox == toolbox]
+        names = [
+            full_tool_name(toolbox, it.server, tool) for it in up for tool in it.tools
+        ]
+        close = difflib.get_close_matches(name, names, cutoff=0.5)
+        return f". Did you mean {' or '.join(close)}?" if close else ""
 
     async def tell_servers(self, news: Any) -> None:
         """Pass on what the client lets its servers know: see `Life.tell`."""
         async with anyio.create_task_group() as tasks:
-            for toolbox in self.open_toolboxes.values():
-                for connection in toolbox.connections.values():
-                    tasks.start_soon(connection.life.tell, news)
+            for life in self.current.values():
+                tasks.start_soon(life.tell, news)
 
 
 @asynccontextmanager
@@ -1493,7 +1443,7 @@ _FOR_THE_CLIENT |= {types.MISSING_REQUIRED_CLIENT_CAPABILITY}
 async def open_toolbox(context: _Context, toolbox_name: str) -> str:
     """Start a toolbox's servers and get their tools with input schemas."""
     workbench: Workbench = context.lifespan_context
-    workbench.shared.client = context.session
+    workbench.client = context.session
     on_progress = context.session.report_progress
     return _compact(await workbench.open_toolbox(toolbox_name, on_progress))
 
@@ -1507,7 +1457,7 @@ async def use_tool(
 ) -> JSON:
     """Call a tool of a toolbox and get its own result."""
     workbench: Workbench = context.lifespan_context
-    workbench.shared.client = session = context.session
+    workbench.client = session = context.session
     wire = context.params or {}
     meta = wire.get("_meta") or {}
     of_this_hop = ("progressToken", "io.modelcontextprotocol/")
@@ -1575,7 +1525,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 
     async def set_level(context: _Context, params: Any) -> types.EmptyResult:
         workbench: Workbench = context.lifespan_context
-        workbench.shared.log_level = news = types.SetLevelRequest(params=params)
+        workbench.log_level = news = types.SetLevelRequest(params=params)
         await workbench.tell_servers(news)
         return types.EmptyResult()
 
@@ -1787,30 +1737,28 @@ async def check(config: WorkbenchConfig) -> int:
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         states = {True: "\033[32mok    \033[0m", False: "\033[31mFAILED\033[0m"}
 
-    async def report(toolbox: OpenedToolbox, server: str) -> None:
+    async def report(life: Life) -> None:
         started = anyio.current_time()
-        life = toolbox.connections[server].start()
         await life.settled.wait()
         seconds = anyio.current_time() - started
-        shown = toolbox.tools(server)
         about = life.failure
         if about is None:
-            told = life.session.instructions if life.session else None
-            about = f"{counted(len(shown), 'tool'):9}  {_amount(shown, told or '')}"
+            tools = [_shown(life, tool) for tool in life.tools.values()]
+            sizes = _amount(tools, life.session.instructions or "")
+            about = f"{counted(len(tools), 'tool'):9}  {sizes}"
         state = states[life.failure is None]
         _say(f"{life.name:{width}}  {state}  {seconds:5.1f} s  {about}")
 
     async with running_workbench(config) as workbench:
-        toolboxes = [workbench.prepare(name) for name in config.toolboxes]
-        connections = [c for box in toolboxes for c in box.connections.values()]
-        width = max((len(connection.name) for connection in connections), default=0)
+        boxes = config.toolboxes.items()
+        lives = [workbench.start(name, s) for name, box in boxes for s in box.servers]
+        width = max((len(life.name) for life in lives), default=0)
         async with anyio.create_task_group() as tasks:
-            for toolbox in toolboxes:
-                for server in toolbox.connections:
-                    tasks.start_soon(report, toolbox, server)
-        has_failed = any(connection.life.failure for connection in connections)
-        tools = [_native(t) for c in connections for t in c.life.listed.values()]
-        answers = {box.name: _compact(box.answer()) for box in toolboxes}
+            for life in lives:
+                tasks.start_soon(report, life)
+        has_failed = any(life.failure for life in lives)
+        tools = [_native(tool) for life in lives for tool in life.listed.values()]
+        answers = {name: _compact(workbench.answer(name)) for name in config.toolboxes}
     own = _amount([_native(tool) for tool in meta_tools(config)], instructions(config))
     native = f"{_amount(tools)} with {counted(len(tools), 'tool')} listed natively"
     _say(f"Model context: {own} with the workbench, {native}")
