@@ -1121,11 +1121,8 @@ async def _negotiate(session: ClientSession, client: ServerSession | None) -> No
             return
     try:
         await session.initialize()
-    except refused:
-        with suppress(*refused):  # it knows nothing else, or was slow the first time
-            await session.discover()
-            return
-        raise
+    except refused:  # it knows nothing else, or was slow the first time
+        await session.discover()  # its error has this one behind it, for `explain`
 
 
 def _relay(client: ServerSession) -> JSON:
