@@ -1002,13 +1002,11 @@ class Life:
         https://modelcontextprotocol.io/specification/2026-07-28/basic/subscriptions
         """
         while True:
-            try:
+            with suppress(MCPError, SubscriptionLost):
                 async with listen(self.session, tools_list_changed=True) as events:
                     self.tools_changed()  # for what changed before it was open
                     async for _ in events:
                         pass  # each event reaches `_on_message` as well
-            except (MCPError, SubscriptionLost) as error:
-                log.debug("%s: lost its change notifications: %s", self.name, error)
             await anyio.sleep(RELISTEN_DELAY)
 
     async def _on_message(self, message: IncomingMessage) -> None:
