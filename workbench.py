@@ -1198,13 +1198,12 @@ class Workbench:
             self.owners.start_soon(life.run)
         return life
 
-    def configured(self, toolbox: str) -> ToolboxConfig:
+    def configured(self, name: str) -> ToolboxConfig:
         """The configuration of a toolbox; `ToolError` if it has none."""
-        if toolbox not in self.config.toolboxes:
-            known = ", ".join(self.config.toolboxes) or "none"
-            about = f"Toolbox '{toolbox}' not found"
-            raise ToolError(f"{about}. Available toolboxes: {known}")
-        return self.config.toolboxes[toolbox]
+        if name not in self.config.toolboxes:
+            names = ", ".join(self.config.toolboxes) or "none"
+            raise ToolError(f"Toolbox '{name}' not found. Available toolboxes: {names}")
+        return self.config.toolboxes[name]
 
     def answer(self, toolbox: str) -> JSON:
         """The result of `open_toolbox` (seed: Open Toolbox Response Format)."""
