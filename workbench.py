@@ -986,7 +986,7 @@ class Life:
             self._refreshed = anyio.Event()
 
     async def refreshed(self) -> None:
-        """Wait until it is up or has failed, and for a refresh of its tools that is due.
+        """Wait until it is up or has failed, and for a refresh that is due then.
 
         That of a remote server always is, once it is up.
         """
