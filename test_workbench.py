@@ -1976,9 +1976,9 @@ serve_raw(tools_list=listed)"""
 async def test_only_a_call_of_an_unknown_tool_waits(monkeypatch: Monkey) -> None:
     async with opened("auto", a=entry("changing_sdk")) as client:
         await become(client, tool("x"), seconds=1000)
-        monkeypatch.setattr(workbench, "REFRESH_TIMEOUT", 1000)
+        monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 1000)
         assert text(await use(client, "a", "echo", {"message": "x"})) == "Echo: x"
-        monkeypatch.setattr(workbench, "REFRESH_TIMEOUT", 0.1)
+        monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0.1)
         assert (await use(client, "a", "x")).is_error
         assert await changed(client) == []
 

@@ -44,7 +44,14 @@ import socket
 import stat
 import zoneinfo
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -76,7 +83,6 @@ __version__ = "0.10.0"
 
 # All in seconds.
 OPEN_TIMEOUT = 5.0  # after it `open_toolbox` answers with the servers that are up
-REFRESH_TIMEOUT = 5.0  # for tools that have changed, before the old ones are shown
 ANSWER_TIMEOUT = 50.0  # after it every caller is answered: some give up at 60
 CONNECT_TIMEOUT = 180.0  # to start or list: a first `npx` downloads its package
 HTTP_TIMEOUT = 10.0  # to connect to a remote server, and for it to take a notification
@@ -616,7 +622,7 @@ async def _process_transport(life: Life) -> AsyncIterator[_Wire]:
     config, command = life.config, life.config.command
     if sys.platform == "win32":
         command = get_windows_executable_command(command)
-    withheld = life.workbench.config.variables
+    withheld = life.shared.config.variables
     inherited = {k: v for k, v in os.environ.items() if k not in withheld}
     with anyio.CancelScope(shield=True):  # else it might run with nobody to stop it
         _, process = await asyncio.get_running_loop().subprocess_exec(
@@ -824,6 +830,16 @@ _REFRESHED = "%s: tools refreshed: %d added, %d removed, %d modified"
 _FAILED = "%s: %s"
 
 
+@dataclass
+class Shared:
+    """What all lives of servers in one process have in common."""
+
+    config: WorkbenchConfig
+    owners: anyio.abc.TaskGroup  # runs the tasks that hold the servers
+    client: ServerSession | None = None  # the one that is served
+    log_level: types.SetLevelRequest | None = None  # which it has sent last
+
+
 class Life:
     """One life of a server, from a start to the end of its connection.
 
@@ -833,13 +849,12 @@ class Life:
 
     session: ClientSession  # once it is connected
 
-    def __init__(self, toolbox: str, server: str, workbench: Workbench) -> None:
+    def __init__(self, toolbox: str, server: str, shared: Shared) -> None:
         self.toolbox, self.server = toolbox, server
         self.name = f"{toolbox}/{server}"
-        self.config = workbench.config.toolboxes[toolbox].servers[server]
-        self.workbench = workbench
-        self.mask = workbench.config.mask
-        self.client = workbench.client  # a server is offered what this one can do
+        self.config = shared.config.toolboxes[toolbox].servers[server]
+        self.shared = shared
+        self.client = shared.client  # a server is offered what this one can do
         self.listed: dict[str, types.Tool] = {}  # by their names
         self.how = ""  # how it ended or failed, where that was not our doing
         self.stderr: deque[str] = deque(maxlen=20)  # its last lines
@@ -866,13 +881,14 @@ class Life:
 
     def said(self, line: str) -> None:
         """Log a line of its output that is no message, and remember it."""
-        if text := _CONTROLS.sub(" ", self.mask(line)[:_LOG_LIMIT]).strip():
+        masked = self.shared.config.mask(line)[:_LOG_LIMIT]
+        if text := _CONTROLS.sub(" ", masked).strip():
             self.stderr.append(text[:300])
             log.info("[%s] %s", self.name, text)
 
     def hung_up(self, how: str) -> None:
         """Nothing can be sent over the connection any more, and this is why."""
-        self.how = self.how or self.mask(how)
+        self.how = self.how or self.shared.config.mask(how)
         self.gone.set()
 
     def why(self) -> str:
@@ -944,8 +960,8 @@ class Life:
                 log.debug(_SUPPORTED, self.name)
                 if _is_modern(self.session):
                     tasks.start_soon(self._listen)
-            if self.workbench.log_level is not None:
-                await self.tell(self.workbench.log_level)
+            if self.shared.log_level is not None:
+                await self.tell(self.shared.log_level)
             await self.gone.wait()
             if self.config.transport == "http":  # its other calls may yet be answered
                 await anyio.sleep(LAST_WORDS)
@@ -985,15 +1001,16 @@ class Life:
             self._changed.set()
             self._refreshed = anyio.Event()
 
-    async def refreshed(self) -> None:
-        """Wait until it is up or has failed, and for a refresh that is due then.
+    async def refreshed(self, deadline: float) -> None:
+        """Wait until it is up or has failed, and for a refresh of its tools that is due.
 
-        That of a remote server always is, once it is up.
+        That of a remote server always is, once it is up. The deadline, in seconds of
+        the event loop, is for the refresh; it has one second at least.
         """
         if self.up and self.config.url:  # it may have no way to announce a change
             self.tools_changed()
         await self.settled.wait()
-        with anyio.move_on_after(REFRESH_TIMEOUT):
+        with anyio.move_on_after(max(deadline - anyio.current_time(), 1)):
             await self._refreshed.wait()
 
     async def _listen(self) -> None:
@@ -1022,7 +1039,7 @@ class Life:
         log.debug("[%s] %s: %s", self.name, params.level, params.data)
         if self.client is None or _is_modern(self.client):
             return  # which opts in request by request
-        asked, rank = self.workbench.log_level, get_args(types.LoggingLevel).index
+        asked, rank = self.shared.log_level, get_args(types.LoggingLevel).index
         if asked is None or rank(params.level) >= rank(asked.params.level):
             message = types.LoggingMessageNotification(params=params)
             await self.client.send_notification(message)
@@ -1045,7 +1062,7 @@ class Life:
         Raises `ToolError` if it died or gave no valid answer, `MCPError` for a JSON-RPC
         error of its own, and with `_UNREACHED` if another life may be tried.
         """
-        asked = self.workbench.log_level  # by an older client
+        asked = self.shared.log_level  # by an older client
         if asked is not None and _is_modern(self.session):
             level = {types.LOG_LEVEL_META_KEY: asked.params.level}
             params = {**params, "_meta": {**params.get("_meta", {}), **level}}
@@ -1162,41 +1179,39 @@ _DEFAULT_HINTS = {"readOnlyHint": False, "destructiveHint": True}  # of the prot
 _DEFAULT_HINTS |= {"idempotentHint": False, "openWorldHint": True}
 
 
-def _shown(life: Life, tool: types.Tool) -> JSON:
-    """What a client sends to a model of a tool, and where it comes from."""
-    given = tool.annotations.model_dump(by_alias=True) if tool.annotations else {}
-    usual = _DEFAULT_HINTS.items()
-    hints = {key: given[key] for key, v in usual if given.get(key) == (not v)}
-    schema = {k: v for k, v in tool.input_schema.items() if k != "$schema"}
-    return {
-        "name": full_tool_name(life.toolbox, life.server, tool.name),
-        "description": tool.description or f"Tool from {life.name}",
-        "source_server": life.server,
-        "toolbox_name": life.toolbox,
-        "inputSchema": schema,
-    } | ({"annotations": hints} if hints else {})
+def _shown(life: Life) -> Iterator[JSON]:
+    """What a client sends to a model of a server's tools, and where they come from."""
+    for tool in life.tools.values():
+        given = tool.annotations.model_dump(by_alias=True) if tool.annotations else {}
+        usual = _DEFAULT_HINTS.items()
+        hints = {key: given[key] for key, v in usual if given.get(key) == (not v)}
+        schema = {k: v for k, v in tool.input_schema.items() if k != "$schema"}
+        yield {
+            "name": full_tool_name(life.toolbox, life.server, tool.name),
+            "description": tool.description or f"Tool from {life.name}",
+            "source_server": life.server,
+            "toolbox_name": life.toolbox,
+            "inputSchema": schema,
+        } | ({"annotations": hints} if hints else {})
 
 
-class Workbench:
+@dataclass
+class Workbench(Shared):
     """The state of a running workbench; cancelling `owners` closes every toolbox."""
 
-    def __init__(self, config: WorkbenchConfig, owners: anyio.abc.TaskGroup) -> None:
-        self.config = config
-        self.owners = owners  # runs the tasks that hold the servers
-        self.client: ServerSession | None = None  # the one that is served
-        self.log_level: types.SetLevelRequest | None = None  # which it has sent last
-        self.current: dict[tuple[str, str], Life] = {}  # by toolbox and server
+    # By name, those that were opened or used: the current lives of their servers.
+    open_toolboxes: dict[str, dict[str, Life]] = field(default_factory=dict)
 
     def start(self, toolbox: str, server: str) -> Life:
         """The current life of a server, a new one if it has none or that has ended.
 
         Without any `await`, so that concurrent callers share one attempt.
         """
-        life = self.current.get((toolbox, server))
-        if life is None or life.gone.is_set():
-            life = self.current[toolbox, server] = Life(toolbox, server, self)
-            self.owners.start_soon(life.run)
-        return life
+        lives = self.open_toolboxes.setdefault(toolbox, {})
+        if server not in lives or lives[server].gone.is_set():
+            lives[server] = Life(toolbox, server, self)
+            self.owners.start_soon(lives[server].run)
+        return lives[server]
 
     def configured(self, name: str) -> ToolboxConfig:
         """The configuration of a toolbox; `ToolError` if it has none."""
@@ -1208,7 +1223,7 @@ class Workbench:
     def answer(self, toolbox: str) -> JSON:
         """The result of `open_toolbox` (seed: Open Toolbox Response Format)."""
         config = self.config.toolboxes[toolbox]
-        lives = [self.current[toolbox, server] for server in config.servers]
+        lives = [self.open_toolboxes[toolbox][server] for server in config.servers]
         up = [life for life in lives if life.up]
         starting = [life.server for life in lives if not life.settled.is_set()]
         note = f"Still starting: {', '.join(starting)}. Call open_toolbox again to get "
@@ -1221,9 +1236,7 @@ class Workbench:
             "servers_connecting": starting,
             "note": f"{note}their tools." if starting else "",
             "instructions": {name: text for name, text in told.items() if text},
-            "tools": [
-                _shown(life, tool) for life in up for tool in life.tools.values()
-            ],
+            "tools": [tool for life in up for tool in _shown(life)],
         }
         always = ("servers_connected", "tools")
         return {key: item for key, item in answer.items() if item or key in always}
@@ -1244,7 +1257,7 @@ class Workbench:
         settled: list[str] = []
 
         async def settle(life: Life) -> None:
-            await life.refreshed()
+            await life.refreshed(soon)
             if life.up:
                 tasks.cancel_scope.deadline = soon
             if life.server not in settled:
@@ -1254,8 +1267,8 @@ class Workbench:
         while True:  # another open may start one again that has failed here
             async with anyio.create_task_group() as tasks:
                 tasks.cancel_scope.deadline = late
-                for server in servers:
-                    tasks.start_soon(settle, self.current[toolbox, server])
+                for life in self.open_toolboxes[toolbox].values():
+                    tasks.start_soon(settle, life)
             answer = self.answer(toolbox)
             failed = answer.get("servers_failed", {})
             if len(failed) == len(servers):
@@ -1294,7 +1307,7 @@ class Workbench:
             life = self.start(toolbox, server)
             if tool not in life.tools:
                 with anyio.move_on_after(ANSWER_TIMEOUT):
-                    await life.refreshed()
+                    await life.refreshed(anyio.current_time() + OPEN_TIMEOUT)
             if not life.settled.is_set():
                 still = "is still starting: call again in a while"
                 raise ToolError(f"server '{life.name}' {still}")
@@ -1307,25 +1320,23 @@ class Workbench:
             if life.up:
                 unknown = f"server '{life.name}' has no tool '{tool}'"
                 raise ToolError(unknown + self.suggest(toolbox, name))
-            if not life.listed:
+            if not life.listed:  # it has not even started
                 break
-        await life.ended.wait()
         raise ToolError(f"server '{life.name}' has not seen the call: {life.why()}")
 
     def suggest(self, toolbox: str, name: str) -> str:
         """A question after the tools whose full names come close to this one."""
-        up = [it for it in self.current.values() if it.up and it.toolbox == toolbox]
-        names = [
-            full_tool_name(toolbox, it.server, tool) for it in up for tool in it.tools
-        ]
+        lives = [it for it in self.open_toolboxes.get(toolbox, {}).values() if it.up]
+        names = [tool["name"] for life in lives for tool in _shown(life)]
         close = difflib.get_close_matches(name, names, cutoff=0.5)
         return f". Did you mean {' or '.join(close)}?" if close else ""
 
     async def tell_servers(self, news: Any) -> None:
         """Pass on what the client lets its servers know: see `Life.tell`."""
         async with anyio.create_task_group() as tasks:
-            for life in self.current.values():
-                tasks.start_soon(life.tell, news)
+            for lives in self.open_toolboxes.values():
+                for life in lives.values():
+                    tasks.start_soon(life.tell, news)
 
 
 @asynccontextmanager
@@ -1737,9 +1748,8 @@ async def check(config: WorkbenchConfig) -> int:
         seconds = anyio.current_time() - started
         about = life.failure
         if about is None:
-            tools = [_shown(life, tool) for tool in life.tools.values()]
-            sizes = _amount(tools, life.session.instructions or "")
-            about = f"{counted(len(tools), 'tool'):9}  {sizes}"
+            sizes = _amount([*_shown(life)], life.session.instructions or "")
+            about = f"{counted(len(life.tools), 'tool'):9}  {sizes}"
         state = states[life.failure is None]
         _say(f"{life.name:{width}}  {state}  {seconds:5.1f} s  {about}")
 
