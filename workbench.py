@@ -1714,7 +1714,7 @@ def serve_http(address: str) -> int:
     server = uvicorn.Server(uvicorn.Config(toolbox_app(bound), **options))
     # Streams that are open at the end are not errors, as uvicorn has it.
     logging.getLogger("uvicorn.error").addFilter(lambda _: not server.should_exit)
-    return run(functools.partial(server.serve, [listener]), interrupted=0)
+    return run(0, server.serve, [listener])
 
 
 def _say(text: str) -> None:
@@ -1796,29 +1796,27 @@ async def call(config: WorkbenchConfig, name: str, arguments: str = "{}") -> int
     return int(bool(result.get("isError")))
 
 
-def run(main: Callable[[], Awaitable[int | None]], interrupted: int) -> int:
-    """Run `main` until it returns a status, or SIGINT, SIGTERM or SIGHUP cancel it.
+def run(interrupted: int, main: Callable[..., Awaitable[Any]], *given: Any) -> int:
+    """Run `main` until it returns a status, or a signal cancels it: `interrupted` then.
 
     The handlers stay until the process ends: a second signal must not stop the cleanup.
     """
 
     async def until_signalled() -> int:
         loop = asyncio.get_running_loop()
-
-        def end() -> None:
-            # For what nothing else can stop: a thread that looks up a name, say.
-            loop.call_later(EXIT_TIMEOUT, os._exit, interrupted)
-            scope.cancel()
+        soon = loop.call_soon_threadsafe
 
         def on_signal(*_: object) -> None:
             with suppress(RuntimeError):  # the loop is closed: we are done already
-                loop.call_soon_threadsafe(end)
+                # For what nothing else can stop: a thread that looks up a name, say.
+                soon(loop.call_later, EXIT_TIMEOUT, os._exit, interrupted)
+                soon(scope.cancel)
 
         with anyio.CancelScope() as scope:
             for name in ("SIGINT", "SIGTERM", "SIGHUP"):
                 if hasattr(signal, name):
                     signal.signal(getattr(signal, name), on_signal)
-            return await main() or 0
+            return await main(*given) or 0
         return interrupted
 
     return anyio.run(until_signalled)
@@ -1880,24 +1878,23 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     log_to_stderr(config.mask if config else str, options.verbose)
-    bind = functools.partial
     if config is None:
         if options.http is not None:
             return serve_http(options.http)
-        return run(bind(serve_stdio, create_toolbox_server()), interrupted=0)
+        return run(0, serve_stdio, create_toolbox_server())
     for warning in config.warnings:
         log.warning("%s", warning)
     if options.check:
         if not options.verbose:  # its table has the rest
             log.setLevel(logging.WARNING)
             log.addFilter(lambda record: record.msg != _FAILED)
-        return run(bind(check, config), interrupted=1)
+        return run(1, check, config)
     if options.call:
-        return run(bind(call, config, *options.call), interrupted=1)
+        return run(1, call, config, *options.call)
     names = ", ".join(config.toolboxes) or "no toolboxes"
     origin = f" from {config.source}" if config.source else f". {_DEMO_NOTE}"
     log.info("Serving %s%s", names, origin)
-    return run(bind(serve_stdio, create_server(config)), interrupted=0)
+    return run(0, serve_stdio, create_server(config))
 
 
 if __name__ == "__main__":
