@@ -166,12 +166,13 @@ _REFERENCE = re.compile(
 _NOTHING = object()  # in place of a value that is not there
 _JSON_TYPES: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
 _JSON_TYPES |= {bool: "a boolean", type(None): "null", object: "nothing"}
-_SPELLINGS = {"streamable-http": "http", "streamableHttp": "http"}
+# What other clients write for what is ours: Windsurf, Gemini CLI, most of them.
+_SPELLINGS = {"serverUrl": "url", "httpUrl": "url", "type": "transport"}
+_SPELLINGS |= dict.fromkeys(["streamable-http", "streamableHttp"], "http")
 # The keys of a server entry and their types; lists and objects hold strings.
 _LOCAL_KEYS = {"command": str, "args": list, "env": dict, "cwd": str}
-_URL_KEYS = ("url", "serverUrl", "httpUrl")  # the last two of Windsurf, of Gemini CLI
-_REMOTE_KEYS = {**dict.fromkeys(_URL_KEYS, str), "headers": dict}
-_COMMON_KEYS = {"toolFilters": list, "description": str}
+_REMOTE_KEYS = {"url": str, "headers": dict}
+_COMMON_KEYS = {"toolFilters": list, "description": str, "transport": str}
 
 
 def _json_type(value: Any) -> str:
@@ -196,30 +197,26 @@ class _ConfigReader:
         at = place or "configuration"
         self.problems.append(f"{at}: expected {expected}, found {found}")
 
-    def expand_env(self, text: str, place: str) -> str:
-        """Replace `${VAR}` and `${VAR:-default}` by their values, in one pass.
+    def expanded(self, place: str, reference: re.Match[str]) -> str:
+        """The value of `${VAR}` or `${VAR:-default}`; what is neither stays as it is.
 
         The first `}` ends a reference, a variable that is set but empty wins over the
         default, values are inserted literally, `${env:VAR}` is `${VAR}`.
         """
-
-        def value(reference: re.Match[str]) -> str:
-            name, default, end = reference.groups()
-            if name is None and end:
-                about = "a ${...} that names no variable (in capitals) stays as text"
-                self.warnings.append(f"{place}: {about}")
-            elif name is None:
-                self.problem(place, "a '}' after '${'", "the end of the string")
-            else:
-                self.variables.add(name)
-                if name in self.environ or default is not None:
-                    return self.environ.get(name, default or "")
-                unset = f"environment variable {name} is not set"
-                hint = f"set it, or write ${{{name}:-default}}"
-                self.problems.append(f"{place}: {unset}: {hint}")
-            return reference[0]
-
-        return _REFERENCE.sub(value, text)
+        name, default, end = reference.groups()
+        if name is None and end:
+            about = "a ${...} that names no variable (in capitals) stays as text"
+            self.warnings.append(f"{place}: {about}")
+        elif name is None:
+            self.problem(place, "a '}' after '${'", "the end of the string")
+        else:
+            self.variables.add(name)
+            if name in self.environ or default is not None:
+                return self.environ.get(name, default or "")
+            unset = f"environment variable {name} is not set"
+            hint = f"set it, or write ${{{name}:-default}}"
+            self.problems.append(f"{place}: {unset}: {hint}")
+        return reference[0]
 
     def read(self, value: Any, kind: type, place: str, is_key: bool = True) -> Any:
         """`value`, expanded, if it is of this JSON type; else None, and a problem."""
@@ -232,7 +229,7 @@ class _ConfigReader:
             entries = self.entries(value, place).items()
             return {k: self.read(v, str, _join(place, k), False) for k, v in entries}
         if isinstance(value, str):
-            value = self.expand_env(value, place)
+            value = _REFERENCE.sub(functools.partial(self.expanded, place), value)
             if is_key and not value.strip():
                 return self.problem(place, "a non-empty string", "an empty string")
         return value
@@ -268,29 +265,26 @@ class _ConfigReader:
             referred = _REFERENCE.finditer(json.dumps(entry))
             self.variables |= {reference[1] for reference in referred if reference[1]}
             return None
-        urls = [key for key in _URL_KEYS if key in entry]
-        is_local = "command" in entry
-        if is_local == bool(urls):
-            found = "both" if urls else "neither"
-            self.problem(place, "either 'command' or 'url'", found)
-        kinds = {**(_LOCAL_KEYS if is_local else _REMOTE_KEYS), **_COMMON_KEYS}
-        self.warn_unknown(entry, place, [*kinds, "transport", "type", "disabled"])
         if entry.get("toolFilters") == "*":
             del entry["toolFilters"]
-        known = [key for key in kinds if key in entry]
-        values = {k: self.read(entry[k], kinds[k], f"{place}.{k}") for k in known}
-        filters = values.pop("toolFilters", ("*",))
-        for key in () if is_local else urls:
-            values["url"] = url = values.pop(key)
-            if url is not None and not _URL.fullmatch(url):
-                expected = "an http:// or https:// URL"
-                self.problem(f"{place}.{key}", expected, "another string")
+        written = {_SPELLINGS.get(key, key): key for key in entry}
+        is_local = "command" in written
+        if is_local == ("url" in written):
+            found = "both" if is_local else "neither"
+            self.problem(place, "either 'command' or 'url'", found)
+        kinds = {**(_LOCAL_KEYS if is_local else _REMOTE_KEYS), **_COMMON_KEYS}
+        spelled = [key for key, ours in _SPELLINGS.items() if ours in kinds]
+        self.warn_unknown(entry, place, [*kinds, *spelled, "disabled"])
+        at = {key: f"{place}.{written[key]}" for key in kinds if key in written}
+        values = {k: self.read(entry[written[k]], kinds[k], at[k]) for k in at}
         possible = ["stdio"] if is_local else ["http", "sse"]
-        key = "transport" if "transport" in entry else "type"
-        given = self.read(entry.get(key, possible[0]), str, f"{place}.{key}")
-        transport = _SPELLINGS.get(given, given)
+        transport = values.pop("transport", possible[0])
+        transport = _SPELLINGS.get(transport, transport)
         if transport not in (*possible, None):
-            self.problem(f"{place}.{key}", " or ".join(possible), "another string")
+            self.problem(at["transport"], " or ".join(possible), "another string")
+        if values.get("url") and not _URL.fullmatch(values["url"]):
+            self.problem(at["url"], "an http:// or https:// URL", "another string")
+        filters = values.pop("toolFilters", ("*",))
         return ServerConfig(transport, tool_filters=filters, **values)
 
     def toolbox(self, value: Any, place: str) -> ToolboxConfig:
