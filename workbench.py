@@ -292,12 +292,11 @@ class _ConfigReader:
         if not isinstance(value, dict):
             return ToolboxConfig("", {})
         self.warn_unknown(entry, place, ["description", "mcpServers"])
-        description = entry.get("description", _NOTHING)
-        description = self.read(description, str, f"{place}.description")
+        entry = {"description": _NOTHING, "mcpServers": _NOTHING, **entry}
+        description = self.read(entry["description"], str, f"{place}.description")
         at = f"{place}.mcpServers"
-        servers = entry.get("mcpServers", _NOTHING)
-        enabled = self.named(servers, at, self.server)
-        if isinstance(servers, dict) and not enabled:
+        enabled = self.named(entry["mcpServers"], at, self.server)
+        if isinstance(entry["mcpServers"], dict) and not enabled:
             self.problem(at, "at least one server that is not disabled", "none")
         return ToolboxConfig(description, enabled)
 
