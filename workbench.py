@@ -44,14 +44,7 @@ import socket
 import stat
 import zoneinfo
 from collections import Counter, deque
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -184,14 +177,14 @@ def _join(place: str, key: str) -> str:
     return f"{place}.{key if is_plain else json.dumps(key)}".removeprefix(".")
 
 
+@dataclass
 class _ConfigReader:
     """Reads a decoded configuration and collects every problem with its place."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self.environ = environ
-        self.problems: list[str] = []
-        self.warnings: list[str] = []
-        self.variables: set[str] = set()
+    environ: Mapping[str, str]
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    variables: set[str] = field(default_factory=set)
 
     def problem(self, place: str, expected: str, found: str) -> None:
         at = place or "configuration"
@@ -267,7 +260,8 @@ class _ConfigReader:
             return None
         if entry.get("toolFilters") == "*":
             del entry["toolFilters"]
-        written = {_SPELLINGS.get(key, key): key for key in entry}
+        ours_last = sorted(entry, key=lambda key: key not in _SPELLINGS)  # and it wins
+        written = {_SPELLINGS.get(key, key): key for key in ours_last}
         is_local = "command" in written
         if is_local == ("url" in written):
             found = "both" if is_local else "neither"
@@ -365,7 +359,6 @@ def parse_config(
 
 def load_config(path: str, environ: Mapping[str, str] = os.environ) -> WorkbenchConfig:
     """Read the configuration file at `path`; any fault of it raises `ConfigError`."""
-    source = path.encode(errors="replace").decode()  # as it can be shown and sent
     problems: list[str] = []
 
     def unique(pairs: list[tuple[str, Any]]) -> JSON:
@@ -379,10 +372,10 @@ def load_config(path: str, environ: Mapping[str, str] = os.environ) -> Workbench
         text = _without_halves(Path(path).read_bytes()).decode("utf-8-sig")
         data = json.loads(text, object_pairs_hook=unique)
     except OSError as error:
-        raise ConfigError(source, [f"cannot be read: {error.strerror}"]) from None
+        raise ConfigError(path, [f"cannot be read: {error.strerror}"]) from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(source, [f"expected JSON in UTF-8, found: {error}"]) from None
-    return parse_config(data, environ, source, *problems)
+        raise ConfigError(path, [f"expected JSON in UTF-8, found: {error}"]) from None
+    return parse_config(data, environ, path, *problems)
 
 
 def find_config(argument: str | None, environ: Mapping[str, str]) -> WorkbenchConfig:
@@ -562,8 +555,7 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
             if (message := _read_message(line)) is not None:
                 yield SessionMessage(message)
             else:
-                text = line.decode(errors="replace")
-                self._life.said(f"no message on stdout: {text}")
+                self._life.said(line.decode(errors="replace"))
         self.stdin.close()
         await asyncio.wait([self._ended], timeout=OUTPUT_GRACE)
         status = self.process.get_returncode()
@@ -820,7 +812,9 @@ _UNASKED = "Received tools notification from server without listChanged capabili
 _SUPPORTED = "Server supports tool change notifications: %s"
 _SKIPPED = "Skipping duplicate discovery - already in progress for: %s"
 _REFRESHED = "%s: tools refreshed: %d added, %d removed, %d modified"
-_FAILED = "%s: %s"
+
+
+_News = types.SetLevelRequest | types.RootsListChangedNotification  # of a client
 
 
 @dataclass
@@ -905,7 +899,7 @@ class Life:
                     await self._follow()
         except Exception as error:  # must not take the other connections with it
             self.hung_up(explain(error, self.config.url))
-            log.warning(_FAILED, self.name, self.why(), exc_info=True)
+            log.info("%s: failed: %s", self.name, self.why(), exc_info=True)
         finally:  # nobody waits any longer
             self.hung_up("")
             self.settled.set()
@@ -1037,9 +1031,7 @@ class Life:
             message = types.LoggingMessageNotification(params=params)
             await self.client.send_notification(message)
 
-    async def tell(
-        self, news: types.SetLevelRequest | types.RootsListChangedNotification
-    ) -> None:
+    async def tell(self, news: _News) -> None:
         """Pass on what the client lets its servers know, if this one is of its era."""
         if not self.up or _is_modern(self.session):
             return
@@ -1172,7 +1164,7 @@ _DEFAULT_HINTS = {"readOnlyHint": False, "destructiveHint": True}  # of the prot
 _DEFAULT_HINTS |= {"idempotentHint": False, "openWorldHint": True}
 
 
-def _shown(life: Life) -> Iterator[JSON]:
+def _shown(life: Life) -> Iterable[JSON]:
     """What a client sends to a model of a server's tools, and where they come from."""
     for tool in life.tools.values():
         given = tool.annotations.model_dump(by_alias=True) if tool.annotations else {}
@@ -1324,7 +1316,7 @@ class Workbench(Shared):
         close = difflib.get_close_matches(name, names, cutoff=0.5)
         return f". Did you mean {' or '.join(close)}?" if close else ""
 
-    async def tell_servers(self, news: Any) -> None:
+    async def tell_servers(self, news: _News) -> None:
         """Pass on what the client lets its servers know: see `Life.tell`."""
         async with anyio.create_task_group() as tasks:
             for lives in self.open_toolboxes.values():
@@ -1427,8 +1419,7 @@ _FullName = Annotated[str, Field(description=_FULL_NAME)]
 _ARGUMENTS: Any = Field({}, description="What the tool's inputSchema asks for")
 _Arguments = Annotated[JSON, BeforeValidator(_object), _ARGUMENTS]
 # Errors of a server that are no use to a model.
-_FOR_THE_CLIENT = {types.URL_ELICITATION_REQUIRED}
-_FOR_THE_CLIENT |= {types.MISSING_REQUIRED_CLIENT_CAPABILITY}
+_FOR_CLIENT = (types.URL_ELICITATION_REQUIRED, types.MISSING_REQUIRED_CLIENT_CAPABILITY)
 
 
 @tool(
@@ -1448,10 +1439,7 @@ async def open_toolbox(context: _Context, toolbox_name: str) -> str:
 
 @tool(META_TOOLS, "Use Tool", annotations=types.ToolAnnotations(destructive_hint=True))
 async def use_tool(
-    context: _Context,
-    toolbox_name: str,
-    tool_name: _FullName,
-    arguments: _Arguments,
+    context: _Context, toolbox_name: str, tool_name: _FullName, arguments: _Arguments
 ) -> JSON:
     """Call a tool of a toolbox and get its own result."""
     workbench: Workbench = context.lifespan_context
@@ -1467,7 +1455,7 @@ async def use_tool(
         result = await workbench.use_tool(toolbox_name, tool_name, params, on_progress)
         return _deliverable(result, session)
     except MCPError as error:
-        if retry or error.code in _FOR_THE_CLIENT:
+        if retry or error.code in _FOR_CLIENT:
             raise
         failure = f"the server answered with error {error.code}: {explain(error)}"
     except ToolError as error:
@@ -1821,8 +1809,7 @@ def log_to_stderr(mask: Callable[[str], str], is_verbose: bool) -> None:
     A client that does not read our stderr would block whoever writes to it.
     """
 
-    def has_room() -> bool:
-        return sys.platform == "win32" or bool(select.select((), (2,), (), 0)[1])
+    is_windows = sys.platform == "win32"  # where no pipe can be asked
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -1830,7 +1817,7 @@ def log_to_stderr(mask: Callable[[str], str], is_verbose: bool) -> None:
                 record.exc_info = record.exc_text = None
             line = mask(self.format(record)).encode(errors="replace") + b"\n"
             with suppress(OSError):  # nobody reads it any more
-                while line and has_room():
+                while line and (is_windows or select.select((), (2,), (), 0)[1]):
                     line = line[os.write(2, line[:512]) :]  # PIPE_BUF: it never blocks
 
     form = "%(asctime)s %(levelname)s %(message)s"
@@ -1880,7 +1867,6 @@ def main(arguments: list[str] | None = None) -> int:
     if options.check:
         if not options.verbose:  # its table has the rest
             log.setLevel(logging.WARNING)
-            log.addFilter(lambda record: record.msg != _FAILED)
         return run(1, check, config)
     if options.call:
         return run(1, call, config, *options.call)
