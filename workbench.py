@@ -187,8 +187,8 @@ class _ConfigReader:
     variables: set[str] = field(default_factory=set)
 
     def problem(self, place: str, expected: str, found: str) -> None:
-        at = place or "configuration"
-        self.problems.append(f"{at}: expected {expected}, found {found}")
+        what = f"expected {expected}, found {found}"
+        self.problems.append(f"{place or 'configuration'}: {what}")
 
     def expanded(self, place: str, reference: re.Match[str]) -> str:
         """The value of `${VAR}` or `${VAR:-default}`; what is neither stays as it is.
@@ -246,8 +246,8 @@ class _ConfigReader:
 
     def warn_unknown(self, entry: JSON, place: str, known: Iterable[str]) -> None:
         about = f"unknown key, ignored (known: {', '.join(known)})"
-        unknown = [_join(place, key) for key in entry if key not in known]
-        self.warnings += [f"{at}: {about}" for at in unknown]
+        unknown = [key for key in entry if _SPELLINGS.get(key, key) not in known]
+        self.warnings += [f"{_join(place, key)}: {about}" for key in unknown]
 
     def server(self, value: Any, place: str) -> ServerConfig | None:
         """One server entry; None where it is disabled."""
@@ -267,8 +267,7 @@ class _ConfigReader:
             found = "both" if is_local else "neither"
             self.problem(place, "either 'command' or 'url'", found)
         kinds = {**(_LOCAL_KEYS if is_local else _REMOTE_KEYS), **_COMMON_KEYS}
-        spelled = [key for key, ours in _SPELLINGS.items() if ours in kinds]
-        self.warn_unknown(entry, place, [*kinds, *spelled, "disabled"])
+        self.warn_unknown(entry, place, [*kinds, "disabled"])
         at = {key: f"{place}.{written[key]}" for key in kinds if key in written}
         values = {k: self.read(entry[written[k]], kinds[k], at[k]) for k in at}
         possible = ["stdio"] if is_local else ["http", "sse"]
@@ -359,6 +358,7 @@ def parse_config(
 
 def load_config(path: str, environ: Mapping[str, str] = os.environ) -> WorkbenchConfig:
     """Read the configuration file at `path`; any fault of it raises `ConfigError`."""
+    source = path.encode(errors="replace").decode()  # as it can be shown and sent
     problems: list[str] = []
 
     def unique(pairs: list[tuple[str, Any]]) -> JSON:
@@ -372,10 +372,10 @@ def load_config(path: str, environ: Mapping[str, str] = os.environ) -> Workbench
         text = _without_halves(Path(path).read_bytes()).decode("utf-8-sig")
         data = json.loads(text, object_pairs_hook=unique)
     except OSError as error:
-        raise ConfigError(path, [f"cannot be read: {error.strerror}"]) from None
+        raise ConfigError(source, [f"cannot be read: {error.strerror}"]) from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(path, [f"expected JSON in UTF-8, found: {error}"]) from None
-    return parse_config(data, environ, path, *problems)
+        raise ConfigError(source, [f"expected JSON in UTF-8, found: {error}"]) from None
+    return parse_config(data, environ, source, *problems)
 
 
 def find_config(argument: str | None, environ: Mapping[str, str]) -> WorkbenchConfig:
@@ -440,11 +440,11 @@ def _without_halves(text: bytes) -> bytes:
     return _HALVES.sub(lambda m: rb"\ufffd" if m[1] else m[0], text)
 
 
-def _decoded(text: str) -> Any:
-    """What JSON text stands for; other text as it is."""
-    with suppress(ValueError, RecursionError):
-        return json.loads(_without_halves(text.encode()))
-    return text
+def _decoded(value: Any) -> Any:
+    """What a JSON text stands for; anything else as it is."""
+    with suppress(ValueError, RecursionError, AttributeError):
+        return json.loads(_without_halves(value.encode()))
+    return value
 
 
 def _failure(message: str, data: str = _OURS) -> MCPError:
@@ -754,10 +754,12 @@ class _HttpClient(httpx2.AsyncClient):
         if request.method == "POST" and _SESSION_ID in request.headers and is_lost:
             self._life.hung_up("ended the session")
             raise _failure(_status(response), _UNREACHED)
+        if status in (401, 403):
+            hint = "check 'headers' in the configuration"
+            raise self._failed(f"{_status(response)}: {hint}")
         with suppress(ValidationError):
             own = types.JSONRPCError.model_validate_json(response.content)
-            if status not in (401, 403):
-                raise MCPError.from_error_data(own.error)
+            raise MCPError.from_error_data(own.error)
         raise self._failed(_status(response))
 
     def _failed(self, why: str) -> MCPError:
@@ -768,9 +770,7 @@ class _HttpClient(httpx2.AsyncClient):
 
 
 def _status(response: httpx2.Response) -> str:
-    is_denied = response.status_code in (401, 403)
-    hint = ": check 'headers' in the configuration" if is_denied else ""
-    return f"HTTP {response.status_code} {response.reason_phrase}{hint}"
+    return f"HTTP {response.status_code} {response.reason_phrase}"
 
 
 @asynccontextmanager
@@ -956,9 +956,8 @@ class Life:
         log.info("%s %s", self.name, self.how)
 
     def _announces_changes(self) -> bool:
-        capabilities = self.session.server_capabilities
-        tools = capabilities.tools if capabilities else None
-        return tools is not None and bool(tools.list_changed)
+        capabilities = self.session.server_capabilities or types.ServerCapabilities()
+        return bool(capabilities.tools and capabilities.tools.list_changed)
 
     async def _refresh(self) -> None:
         """List the tools again after changes, one listing at a time."""
@@ -1061,11 +1060,9 @@ class Life:
                 # The SDK takes anything with a `resultType` for the other kind.
                 types.CallToolResult.model_validate(result, by_name=False)
             return result
-        except ValidationError as error:
-            failure = f": {explain(error)}"
-        except MCPError as error:
+        except (MCPError, ValidationError) as error:
             closed = (types.CONNECTION_CLOSED, "Connection closed")  # as the SDK has it
-            if error.data == _OURS:
+            if isinstance(error, ValidationError) or error.data == _OURS:
                 failure = f": {explain(error)}"
             elif (error.code, error.message) == closed and self.gone.is_set():
                 once = "the call may have taken effect and was not repeated"
@@ -1145,31 +1142,31 @@ def _relay(client: ServerSession) -> JSON:
             params = types.RequestParams(_meta=context.meta)
         return await client.send_request(request(params=params), result)
 
-    relayed = (
+    callbacks: JSON = {"sampling_capabilities": offered.sampling}
+    for name, request, result in (
         ("sampling", types.CreateMessageRequest, types.CreateMessageResultWithTools),
         ("elicitation", types.ElicitRequest, types.ElicitResult),
         ("list_roots", types.ListRootsRequest, types.ListRootsResult),
-    )
-    return {"sampling_capabilities": offered.sampling} | {
-        f"{name}_callback": functools.partial(ask, request, result)
-        for name, request, result in relayed
-        if getattr(offered, name.removeprefix("list_"))
-    }
+    ):
+        if getattr(offered, name.removeprefix("list_")):
+            callbacks[f"{name}_callback"] = functools.partial(ask, request, result)
+    return callbacks
 
 
 # === Workbench ========================================================================
 
 
-_DEFAULT_HINTS = {"readOnlyHint": False, "destructiveHint": True}  # of the protocol
-_DEFAULT_HINTS |= {"idempotentHint": False, "openWorldHint": True}
+_HINTS = {"readOnlyHint": False, "destructiveHint": True}  # of the protocol
+_HINTS |= {"idempotentHint": False, "openWorldHint": True}
 
 
 def _shown(life: Life) -> Iterable[JSON]:
     """What a client sends to a model of a server's tools, and where they come from."""
     for tool in life.tools.values():
         given = tool.annotations.model_dump(by_alias=True) if tool.annotations else {}
-        usual = _DEFAULT_HINTS.items()
-        hints = {key: given[key] for key, v in usual if given.get(key) == (not v)}
+        hints = {
+            k: given[k] for k, usual in _HINTS.items() if given.get(k) == (not usual)
+        }
         schema = {k: v for k, v in tool.input_schema.items() if k != "$schema"}
         yield {
             "name": full_tool_name(life.toolbox, life.server, tool.name),
@@ -1369,16 +1366,14 @@ def tool(registry: Registry, title: str, **more: Any) -> Callable[[Run], Run]:
     return add
 
 
-def tool_server(
-    name: str, registry: Registry, tools: list[types.Tool], **options: Any
-) -> Server[Any]:
+def tool_server(name: str, registry: Registry, **options: Any) -> Server[Any]:
     """A low-level MCP server with the tools of a registry; errors become results here.
 
-    `tools` is how it lists them, `options` are the SDK's.
+    `options` are the SDK's.
     """
 
     async def list_tools(*_: object) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=tools)
+        return types.ListToolsResult(tools=[it[0] for it in registry.values()])
 
     async def call_tool(context: _Context, params: types.CallToolRequestParams) -> JSON:
         if params.name not in registry:
@@ -1408,16 +1403,13 @@ def _compact(value: Any) -> str:
     return to_json(value, inf_nan_mode="null").decode()
 
 
-def _object(value: Any) -> Any:
-    """Models tend to send an object as a string that holds it: that is taken for it."""
-    return _decoded(value or "{}") if isinstance(value, str | None) else value
-
-
 META_TOOLS: Registry = {}
 _FULL_NAME = "Full name from open_toolbox: {toolbox}__{server}__{tool}"
 _FullName = Annotated[str, Field(description=_FULL_NAME)]
 _ARGUMENTS: Any = Field({}, description="What the tool's inputSchema asks for")
-_Arguments = Annotated[JSON, BeforeValidator(_object), _ARGUMENTS]
+# Models tend to send an object as a string that holds it: that is taken for it.
+_OBJECT = BeforeValidator(lambda given: _decoded(given or "{}"))
+_Arguments = Annotated[JSON, _OBJECT, _ARGUMENTS]
 # Errors of a server that are no use to a model.
 _FOR_CLIENT = (types.URL_ELICITATION_REQUIRED, types.MISSING_REQUIRED_CLIENT_CAPABILITY)
 
@@ -1477,18 +1469,14 @@ def _deliverable(result: JSON, session: ServerSession) -> JSON:
     return result
 
 
-_DEMO_NOTE = (
-    "This is the built-in demo. Give the path of your own configuration as the "
-    "argument of workbench.py, or in WORKBENCH_CONFIG."
-)
+_DEMO_NOTE = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
 _USAGE = "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
 
 
 def instructions(config: WorkbenchConfig) -> str:
     """What a client is told about the toolboxes on connecting, in plain text."""
     if not config.toolboxes:
-        how = f"Add them under 'toolboxes' in {config.source}."
-        return f"No toolboxes configured. {how}"
+        return f"No toolboxes configured. Add them to 'toolboxes' in {config.source}."
     lines = ["Available Toolboxes:", ""]
     for name, toolbox in config.toolboxes.items():
         lines += [f"{name} ({counted(len(toolbox.servers), 'server')})"]
@@ -1496,14 +1484,13 @@ def instructions(config: WorkbenchConfig) -> str:
     return "\n".join([*lines, _USAGE] + ["", _DEMO_NOTE] * (not config.source))
 
 
-def meta_tools(config: WorkbenchConfig) -> list[types.Tool]:
-    """The two meta-tools as they are listed: with the names that a toolbox may have."""
-    opening, using = (declared for declared, *_ in META_TOOLS.values())
-    if config.toolboxes:  # many clients do not show the instructions
-        name = {"toolbox_name": {"type": "string", "enum": list(config.toolboxes)}}
-        schema = {**opening.input_schema, "properties": name}
-        opening = opening.model_copy(update={"input_schema": schema})
-    return [opening, using]
+def meta_tools(config: WorkbenchConfig) -> Registry:
+    """The two meta-tools, with the names that a toolbox may have."""
+    tools = {n: (it[0].model_copy(deep=True), *it[1:]) for n, it in META_TOOLS.items()}
+    if names := list(config.toolboxes):  # many clients do not show the instructions
+        properties = tools["open_toolbox"][0].input_schema["properties"]
+        properties["toolbox_name"]["enum"] = names
+    return tools
 
 
 def create_server(config: WorkbenchConfig) -> Server[Any]:
@@ -1521,7 +1508,6 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 
     server = tool_server(
         "mcp-workbench",
-        META_TOOLS,
         meta_tools(config),
         instructions=instructions(config),
         lifespan=lambda _: running_workbench(config),
@@ -1556,16 +1542,14 @@ async def time(_: _Context, timezone: _Timezone) -> str:
         try:
             zone = zoneinfo.ZoneInfo(timezone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-            expected = "an IANA name such as 'America/New_York'"
-            why = f"Unknown timezone {timezone!r}: expected {expected}"
+            why = f"Unknown timezone {timezone!r}: expected an IANA name (Europe/Paris)"
             raise ToolError(why) from None
     return datetime.datetime.now(zone).isoformat(timespec="seconds")
 
 
 def create_toolbox_server() -> Server[Any]:
     """The built-in toolbox as a low-level MCP server."""
-    listed = [declared for declared, *_ in TOOLBOX_TOOLS.values()]
-    return tool_server("mcp-toolbox", TOOLBOX_TOOLS, listed)
+    return tool_server("mcp-toolbox", TOOLBOX_TOOLS)
 
 
 def toolbox_app(address: str) -> Any:
@@ -1609,8 +1593,9 @@ async def _refusal(request: Request, address: str) -> Any:
     origins = [f"{scheme}://{host}" for scheme in ("http", "https") for host in hosts]
     allowed: JSON = {"allowed_hosts": hosts, "allowed_origins": origins}
     settings = security.TransportSecuritySettings(**allowed)
-    checks = security.TransportSecurityMiddleware(settings)
-    return await checks.validate_request(request)
+    return await security.TransportSecurityMiddleware(settings).validate_request(
+        request
+    )
 
 
 def _as_in_the_seed(send: Any) -> Any:
@@ -1708,10 +1693,8 @@ def _amount(*parts: Any) -> str:
     return f"{size:,} bytes (about {size // 4:,} tokens)"
 
 
-def _native(tool: types.Tool) -> JSON:
-    """What clients send to a model of a tool."""
-    told = {"name": tool.name, "description": tool.description or ""}
-    return {**told, "inputSchema": tool.input_schema}
+# How a tool is dumped to what clients send to a model.
+_SENT: JSON = {"include": {"name", "description", "input_schema"}, "by_alias": True}
 
 
 async def check(config: WorkbenchConfig) -> int:
@@ -1742,9 +1725,12 @@ async def check(config: WorkbenchConfig) -> int:
             for life in lives:
                 tasks.start_soon(report, life)
         has_failed = any(life.failure for life in lives)
-        tools = [_native(tool) for life in lives for tool in life.listed.values()]
+        tools = [
+            it.model_dump(**_SENT) for life in lives for it in life.listed.values()
+        ]
         answers = {name: _compact(workbench.answer(name)) for name in config.toolboxes}
-    own = _amount([_native(tool) for tool in meta_tools(config)], instructions(config))
+    meta = [tool.model_dump(**_SENT) for tool, *_ in meta_tools(config).values()]
+    own = _amount(meta, instructions(config))
     native = f"{_amount(tools)} with {counted(len(tools), 'tool')} listed natively"
     _say(f"Model context: {own} with the workbench, {native}")
     for name, answer in answers.items():
@@ -1828,9 +1814,7 @@ def log_to_stderr(mask: Callable[[str], str], is_verbose: bool) -> None:
 def parse_command_line(arguments: list[str] | None) -> argparse.Namespace:
     """The options of the command line; exits with status 2 where they do not fit."""
     parser = argparse.ArgumentParser(
-        usage="%(prog)s [CONFIG] [OPTION]...",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add, mode = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     add("config", nargs="?", metavar="CONFIG", help="path of the configuration file")
