@@ -419,6 +419,7 @@ def split_tool_name(name: str) -> tuple[str, str, str]:
 # knows how the connection has ended; a request that is sent in vain waits for that.
 
 _Messages = AsyncIterator[SessionMessage]
+_Read = Callable[[int], Awaitable[bytes]]
 _SESSION_ID = "mcp-session-id"
 _CHUNK = 65536  # bytes
 _LOG_LIMIT = 8192  # bytes of a line that is logged
@@ -462,10 +463,9 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
         return types.jsonrpc_message_adapter.validate_json(valid, by_name=False)
     except ValidationError:
         whole = _decoded(line.decode(errors="replace"))
-    if not isinstance(whole, dict) or "method" in whole:
-        return None
-    number = whole.get("id")
-    if whole.get("jsonrpc") != "2.0" or not isinstance(number, str | int | float):
+    number = whole.get("id") if isinstance(whole, dict) else None
+    is_answer = isinstance(number, str | int | float) and "method" not in whole
+    if not is_answer or whole.get("jsonrpc") != "2.0":
         return None
     kind = types.JSONRPCError if "error" in whole else types.JSONRPCResponse
     try:
@@ -482,9 +482,7 @@ def _dump(message: types.JSONRPCMessage) -> bytes:
     return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
-async def _lines(
-    read: Callable[[int], Awaitable[bytes]], limit: int = _LINE_LIMIT
-) -> AsyncIterator[bytes]:
+async def _lines(read: _Read, limit: int = _LINE_LIMIT) -> AsyncIterator[bytes]:
     """The lines that can be read, without their ends, cut where they pass `limit`.
 
     The parts of a long line are joined once: to do so with each chunk costs the square
@@ -1025,8 +1023,11 @@ class Life:
         log.debug("[%s] %s: %s", self.name, params.level, params.data)
         if self.client is None or _is_modern(self.client):
             return  # which opts in request by request
-        asked, rank = self.shared.log_level, get_args(types.LoggingLevel).index
-        if asked is None or rank(params.level) >= rank(asked.params.level):
+        levels = get_args(types.LoggingLevel)
+        asked = self.shared.log_level
+        if asked is None or levels.index(params.level) >= levels.index(
+            asked.params.level
+        ):
             message = types.LoggingMessageNotification(params=params)
             await self.client.send_notification(message)
 
@@ -1132,9 +1133,7 @@ def _relay(client: ServerSession) -> JSON:
     modes = offered.elicitation or types.ElicitationCapability()
     lacking = "url" if modes.url is None else "form" if modes.form is None else None
 
-    async def ask(
-        request: type[Any], result: type[Any], context: Any, params: Any = None
-    ) -> Any:
+    async def ask(request: Any, result: Any, context: Any, params: Any = None) -> Any:
         if request is types.ElicitRequest and params.mode == lacking:
             text = f"the client does not support elicitation in {lacking} mode"
             raise MCPError(types.INVALID_PARAMS, text)
@@ -1164,9 +1163,7 @@ def _shown(life: Life) -> Iterable[JSON]:
     """What a client sends to a model of a server's tools, and where they come from."""
     for tool in life.tools.values():
         given = tool.annotations.model_dump(by_alias=True) if tool.annotations else {}
-        hints = {
-            k: given[k] for k, usual in _HINTS.items() if given.get(k) == (not usual)
-        }
+        hints = {k: given[k] for k, v in _HINTS.items() if given.get(k) == (not v)}
         schema = {k: v for k, v in tool.input_schema.items() if k != "$schema"}
         yield {
             "name": full_tool_name(life.toolbox, life.server, tool.name),
@@ -1271,8 +1268,7 @@ class Workbench(Shared):
             instead = f"pass toolbox_name '{prefix}', or a tool of this one"
             raise ToolError(f"the name is one of toolbox '{prefix}': {instead}")
         if server not in servers:
-            known = ", ".join(servers)
-            raise ToolError(f"it has no server '{server}'. Its servers: {known}")
+            raise ToolError(f"it has no server '{server}', only {', '.join(servers)}")
         return server, tool
 
     async def use_tool(
@@ -1291,8 +1287,7 @@ class Workbench(Shared):
                 with anyio.move_on_after(ANSWER_TIMEOUT):
                     await life.refreshed(anyio.current_time() + OPEN_TIMEOUT)
             if not life.settled.is_set():
-                still = "is still starting: call again in a while"
-                raise ToolError(f"server '{life.name}' {still}")
+                raise ToolError(f"server '{life.name}' is still starting: call again")
             try:
                 if life.up and tool in life.tools:
                     return await life.call({"name": tool, **params}, on_progress)
@@ -1350,10 +1345,10 @@ def tool(registry: Registry, title: str, **more: Any) -> Callable[[Run], Run]:
     """
 
     def add(run: Run) -> Run:
+        # Between the context and the result.
         _, *arguments, _ = inspect.get_annotations(run, eval_str=True).items()
-        fields: JSON = dict(arguments)  # without the context and the result
         strict: JSON = {"__config__": {"strict": True, "extra": "forbid"}}
-        model = create_model(run.__name__, **strict, **fields)
+        model = create_model(run.__name__, **strict, **dict(arguments))
         schema = model.model_json_schema()
         for part in (schema, *schema["properties"].values()):
             for needless in ("title", "additionalProperties"):  # a model reads it all
@@ -1404,6 +1399,9 @@ def _compact(value: Any) -> str:
 
 
 META_TOOLS: Registry = {}
+_HARMLESS = types.ToolAnnotations(destructive_hint=False, idempotent_hint=True)
+# Claude Code cuts the result of any other tool at 50,000 characters.
+_LARGE = {"anthropic/maxResultSizeChars": 200_000}
 _FULL_NAME = "Full name from open_toolbox: {toolbox}__{server}__{tool}"
 _FullName = Annotated[str, Field(description=_FULL_NAME)]
 _ARGUMENTS: Any = Field({}, description="What the tool's inputSchema asks for")
@@ -1414,13 +1412,7 @@ _Arguments = Annotated[JSON, _OBJECT, _ARGUMENTS]
 _FOR_CLIENT = (types.URL_ELICITATION_REQUIRED, types.MISSING_REQUIRED_CLIENT_CAPABILITY)
 
 
-@tool(
-    META_TOOLS,
-    "Open Toolbox",
-    annotations=types.ToolAnnotations(destructive_hint=False, idempotent_hint=True),
-    # Claude Code cuts the result of any other tool at 50,000 characters.
-    _meta={"anthropic/maxResultSizeChars": 200_000},
-)
+@tool(META_TOOLS, "Open Toolbox", annotations=_HARMLESS, _meta=_LARGE)
 async def open_toolbox(context: _Context, toolbox_name: str) -> str:
     """Start a toolbox's servers and get their tools with input schemas."""
     workbench: Workbench = context.lifespan_context
@@ -1593,9 +1585,8 @@ async def _refusal(request: Request, address: str) -> Any:
     origins = [f"{scheme}://{host}" for scheme in ("http", "https") for host in hosts]
     allowed: JSON = {"allowed_hosts": hosts, "allowed_origins": origins}
     settings = security.TransportSecuritySettings(**allowed)
-    return await security.TransportSecurityMiddleware(settings).validate_request(
-        request
-    )
+    checks = security.TransportSecurityMiddleware(settings)
+    return await checks.validate_request(request)
 
 
 def _as_in_the_seed(send: Any) -> Any:
@@ -1725,9 +1716,7 @@ async def check(config: WorkbenchConfig) -> int:
             for life in lives:
                 tasks.start_soon(report, life)
         has_failed = any(life.failure for life in lives)
-        tools = [
-            it.model_dump(**_SENT) for life in lives for it in life.listed.values()
-        ]
+        tools = [t.model_dump(**_SENT) for life in lives for t in life.listed.values()]
         answers = {name: _compact(workbench.answer(name)) for name in config.toolboxes}
     meta = [tool.model_dump(**_SENT) for tool, *_ in meta_tools(config).values()]
     own = _amount(meta, instructions(config))
@@ -1789,8 +1778,8 @@ def run(interrupted: int, main: Callable[..., Awaitable[Any]], *given: Any) -> i
     return anyio.run(until_signalled)
 
 
-def log_to_stderr(mask: Callable[[str], str], is_verbose: bool) -> None:
-    """Log masked lines to stderr, but drop what it has no room for.
+def log_to_stderr(mask: Callable[[str], str], level: int) -> None:
+    """Log masked lines to stderr from a level on, but drop what it has no room for.
 
     A client that does not read our stderr would block whoever writes to it.
     """
@@ -1799,7 +1788,7 @@ def log_to_stderr(mask: Callable[[str], str], is_verbose: bool) -> None:
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if not is_verbose:
+            if level > logging.DEBUG:
                 record.exc_info = record.exc_text = None
             line = mask(self.format(record)).encode(errors="replace") + b"\n"
             with suppress(OSError):  # nobody reads it any more
@@ -1808,7 +1797,7 @@ def log_to_stderr(mask: Callable[[str], str], is_verbose: bool) -> None:
 
     form = "%(asctime)s %(levelname)s %(message)s"
     logging.basicConfig(format=form, handlers=[Handler()])
-    log.setLevel(logging.DEBUG if is_verbose else logging.INFO)
+    log.setLevel(level)
 
 
 def parse_command_line(arguments: list[str] | None) -> argparse.Namespace:
@@ -1841,7 +1830,9 @@ def main(arguments: list[str] | None = None) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
-    log_to_stderr(config.mask if config else str, options.verbose)
+    level = logging.WARNING if options.check else logging.INFO  # its table has the rest
+    level = logging.DEBUG if options.verbose else level
+    log_to_stderr(config.mask if config else str, level)
     if config is None:
         if options.http is not None:
             return serve_http(options.http)
@@ -1849,8 +1840,6 @@ def main(arguments: list[str] | None = None) -> int:
     for warning in config.warnings:
         log.warning("%s", warning)
     if options.check:
-        if not options.verbose:  # its table has the rest
-            log.setLevel(logging.WARNING)
         return run(1, check, config)
     if options.call:
         return run(1, call, config, *options.call)
