@@ -801,6 +801,7 @@ class ToolError(Exception):
     """What went wrong, in one sentence for the model: a result with `isError`."""
 
 
+_News = types.SetLevelRequest | types.RootsListChangedNotification  # of the client
 _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 _CONTROLS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f]")
@@ -810,9 +811,6 @@ _UNASKED = "Received tools notification from server without listChanged capabili
 _SUPPORTED = "Server supports tool change notifications: %s"
 _SKIPPED = "Skipping duplicate discovery - already in progress for: %s"
 _REFRESHED = "%s: tools refreshed: %d added, %d removed, %d modified"
-
-
-_News = types.SetLevelRequest | types.RootsListChangedNotification  # of a client
 
 
 @dataclass
@@ -986,7 +984,7 @@ class Life:
             self._refreshed = anyio.Event()
 
     async def refreshed(self, deadline: float) -> None:
-        """Wait until it is up or has failed, and for a refresh of its tools that is due.
+        """Wait until it is up or has failed, and for a refresh that is due.
 
         That of a remote server always is, once it is up. The deadline, in seconds of
         the event loop, is for the refresh; it has one second at least.
@@ -1024,10 +1022,8 @@ class Life:
         if self.client is None or _is_modern(self.client):
             return  # which opts in request by request
         levels = get_args(types.LoggingLevel)
-        asked = self.shared.log_level
-        if asked is None or levels.index(params.level) >= levels.index(
-            asked.params.level
-        ):
+        least = asked.params.level if (asked := self.shared.log_level) else "debug"
+        if levels.index(params.level) >= levels.index(least):
             message = types.LoggingMessageNotification(params=params)
             await self.client.send_notification(message)
 
@@ -1783,7 +1779,6 @@ def log_to_stderr(mask: Callable[[str], str], level: int) -> None:
 
     A client that does not read our stderr would block whoever writes to it.
     """
-
     is_windows = sys.platform == "win32"  # where no pipe can be asked
 
     class Handler(logging.Handler):
