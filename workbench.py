@@ -329,8 +329,7 @@ For migration guidance, see: "Upgrading" in README.md"""
 def _masking(secrets: Iterable[str]) -> Callable[[str], str]:
     """A function that masks what may be secret of these texts, as JSON has it too."""
     lines = {line for s in secrets if not os.path.exists(s) for line in s.splitlines()}
-    forms = {json.dumps(line)[1:-1] for line in lines}
-    forms |= {json.dumps(line, ensure_ascii=False)[1:-1] for line in lines}
+    forms = {json.dumps(t, ensure_ascii=a)[1:-1] for t in lines for a in (True, False)}
     shown = sorted((t for t in lines | forms if len(t.strip()) >= 8), key=len)
     pattern = re.compile("|".join(map(re.escape, reversed(shown))) or "(?!)")
     return functools.partial(pattern.sub, "***")
@@ -1092,8 +1091,9 @@ def explain(error: BaseException, url: str = "") -> str:
         text = f"its answer is not valid MCP: {field}: {first['msg']}"
     elif isinstance(error, TimeoutError):
         text = f"no answer within {limit:g} seconds"
-    elif isinstance(error, ConnectionError) and error.errno:
+    elif isinstance(error, ConnectionError | FileNotFoundError) and error.errno:
         text = os.strerror(error.errno)  # asyncio has a text of its own
+        text = f"{error.filename}: {text}" if error.filename else text
     line = " ".join(text.split()) or type(error).__name__
     return line if url in line else f"{url}: {line}"
 
@@ -1131,8 +1131,8 @@ def _relay(client: ServerSession) -> JSON:
 
     async def ask(request: Any, result: Any, context: Any, params: Any = None) -> Any:
         if request is types.ElicitRequest and params.mode == lacking:
-            text = f"the client does not support elicitation in {lacking} mode"
-            raise MCPError(types.INVALID_PARAMS, text)
+            why = f"the client does not support {lacking} elicitation"
+            raise MCPError(types.INVALID_PARAMS, why)
         if params is None and context.meta:
             params = types.RequestParams(_meta=context.meta)
         return await client.send_request(request(params=params), result)
