@@ -128,8 +128,8 @@ class ServerConfig:
         """The values of the entry that may be secrets: pasted ones often hold them."""
         words = [word for text in self.headers.values() for word in text.split()]
         values = [*self.env.values(), *self.headers.values(), *words]  # Bearer, token
-        for login, query in _URL.findall(self.url):
-            values += [*login.split(":"), query, *(v for _, v in parse_qsl(query))]
+        for who, query in _URL.findall(self.url):
+            values += [who, query, *who.split(":", 1), *dict(parse_qsl(query)).values()]
         return values
 
 
@@ -643,8 +643,8 @@ class _Events(httpx2.AsyncByteStream):
 _REQUEST = ContextVar[Any]("_REQUEST", default=None)
 # How servers say that a session is lost where they do not answer 404, as they should.
 _NO_SESSION = re.compile(
-    r"(?i)\b(no|not|invalid|missing|unknown|expired)\b[^.]{0,20}\bsession\b"
-    r"|\bsession\b[^.]{0,20}\b(not found|expired|terminated)\b|\bnot initialized\b"
+    rb"(?i)\b(no|not|invalid|missing|unknown|expired)\b[^.]{0,20}\bsession\b"
+    rb"|\bsession\b[^.]{0,20}\b(not found|expired|terminated)\b|\bnot initialized\b"
 )
 
 
@@ -676,6 +676,7 @@ class _HttpClient(httpx2.AsyncClient):
         if "method" not in body or number is None:
             return await self._tell(request, body, options)
         _REQUEST.set(number)
+        request.extensions["id"] = number
         headers = {"content-type": "application/json"}
         try:
             if body["method"] == _OURS:  # see `_give_up`
@@ -734,10 +735,11 @@ class _HttpClient(httpx2.AsyncClient):
             if response.is_success and kind.startswith("text/event-stream"):
                 response.stream = _Events(cast(Any, response.stream))
                 return response
+            content = b""
             # Nobody waits for the rest of an error.
-            with anyio.fail_after(None if response.is_success else HTTP_TIMEOUT):
-                await response.aread()
-        except (httpx2.RequestError, TimeoutError) as error:
+            with anyio.move_on_after(None if response.is_success else HTTP_TIMEOUT):
+                content = await response.aread()
+        except httpx2.RequestError as error:
             raise self._failed(explain(error)) from None
         if response.is_success:
             return response
@@ -747,15 +749,19 @@ class _HttpClient(httpx2.AsyncClient):
             location = there.url.copy_with(query=None, userinfo=b"")
             raise self._failed(f"{_status(response)} to {location} is not followed")
         status = response.status_code
-        is_lost = status == 404 or (status == 400 and _NO_SESSION.search(response.text))
-        if request.method == "POST" and _SESSION_ID in request.headers and is_lost:
-            self._life.hung_up("ended the session")
-            raise _failure(_status(response), _UNREACHED)
         if status in (401, 403):
             hint = "check 'headers' in the configuration"
             raise self._failed(f"{_status(response)}: {hint}")
+        own: Any = None
         with suppress(ValidationError):
-            own = types.JSONRPCError.model_validate_json(response.content)
+            own = types.JSONRPCError.model_validate_json(content)
+        if "id" in request.extensions and _SESSION_ID in request.headers:
+            has_seen_it = own is not None and own.id == request.extensions["id"]
+            names_it = status in (400, 404) and _NO_SESSION.search(content)
+            if names_it or (status == 404 and not has_seen_it):
+                self._life.hung_up("ended the session")
+                raise _failure(_status(response), _UNREACHED)
+        if own is not None:
             raise MCPError.from_error_data(own.error)
         raise self._failed(_status(response))
 
@@ -1131,8 +1137,7 @@ def _relay(client: ServerSession) -> JSON:
 
     async def ask(request: Any, result: Any, context: Any, params: Any = None) -> Any:
         if request is types.ElicitRequest and params.mode == lacking:
-            why = f"the client does not support {lacking} elicitation"
-            raise MCPError(types.INVALID_PARAMS, why)
+            raise MCPError(types.INVALID_PARAMS, f"client has no {lacking} elicitation")
         if params is None and context.meta:
             params = types.RequestParams(_meta=context.meta)
         return await client.send_request(request(params=params), result)
@@ -1358,10 +1363,7 @@ def tool(registry: Registry, title: str, **more: Any) -> Callable[[Run], Run]:
 
 
 def tool_server(name: str, registry: Registry, **options: Any) -> Server[Any]:
-    """A low-level MCP server with the tools of a registry; errors become results here.
-
-    `options` are the SDK's.
-    """
+    """A low-level MCP server (`options` are the SDK's); errors become results here."""
 
     async def list_tools(*_: object) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[it[0] for it in registry.values()])
@@ -1402,7 +1404,7 @@ _FULL_NAME = "Full name from open_toolbox: {toolbox}__{server}__{tool}"
 _FullName = Annotated[str, Field(description=_FULL_NAME)]
 _ARGUMENTS: Any = Field({}, description="What the tool's inputSchema asks for")
 # Models tend to send an object as a string that holds it: that is taken for it.
-_OBJECT = BeforeValidator(lambda given: _decoded(given or "{}"))
+_OBJECT = BeforeValidator(lambda it: _decoded("{}" if it in (None, "") else it))
 _Arguments = Annotated[JSON, _OBJECT, _ARGUMENTS]
 # Errors of a server that are no use to a model.
 _FOR_CLIENT = (types.URL_ELICITATION_REQUIRED, types.MISSING_REQUIRED_CLIENT_CAPABILITY)
@@ -1426,8 +1428,8 @@ async def use_tool(
     workbench.client = session = context.session
     wire = context.params or {}
     meta = wire.get("_meta") or {}
-    of_this_hop = ("progressToken", "io.modelcontextprotocol/")
-    passed_on = {k: v for k, v in meta.items() if not k.startswith(of_this_hop)}
+    of_this_hop = re.compile(r"progressToken$|io\.modelcontextprotocol/")
+    passed_on = {k: v for k, v in meta.items() if not of_this_hop.match(k)}
     retry = {k: wire[k] for k in ("inputResponses", "requestState") if k in wire}
     params = {"arguments": arguments, "_meta": passed_on, **retry}
     on_progress = session.report_progress if "progressToken" in meta else None
@@ -1449,8 +1451,7 @@ def _deliverable(result: JSON, session: ServerSession) -> JSON:
     if _is_modern(session):
         return {**_COMPLETE, **result}
     if result.get("resultType") == "input_required":
-        lacking = "which only clients of protocol 2026-07-28 understand"
-        raise ToolError(f"the server asks for input in a way {lacking}")
+        raise ToolError("the server asks for input as only 2026-07-28 clients know it")
     if not isinstance(result.get("structuredContent", {}), dict):
         # Older eras know objects alone, and the SDK would refuse the whole result.
         return {k: v for k, v in result.items() if k != "structuredContent"}
@@ -1541,11 +1542,10 @@ def create_toolbox_server() -> Server[Any]:
 
 
 def toolbox_app(address: str) -> Any:
-    """The built-in toolbox as an ASGI application (seed: API Endpoints).
+    """The built-in toolbox, bound to `address`, as an ASGI application (seed 001).
 
     `/mcp` speaks Streamable HTTP; a GET without a session opens the older SSE
-    transport, whose messages are posted to `/mcp/messages?sessionId=...`. `address` is
-    what it is bound to.
+    transport, whose messages are posted to `/mcp/messages?sessionId=...`.
     """
     server = create_toolbox_server()
     http = server.streamable_http_app(host="")  # with no host, it leaves checks to us
@@ -1605,6 +1605,8 @@ def _as_in_the_seed(send: Any) -> Any:
 async def serve_stdio(server: Server[Any]) -> None:
     """Serve over stdin and stdout until one of them is closed."""
     options = server.create_initialization_options()
+    loop = asyncio.get_running_loop()
+    exit_soon = functools.partial(loop.call_later, EXIT_TIMEOUT, os._exit, 0)
     modes = [os.fstat(fd).st_mode for fd in (0, 1)]
     are_pipes = all(stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) for mode in modes)
     # What comes in on a socket that is both would be taken for the end of stdout.
@@ -1614,11 +1616,10 @@ async def serve_stdio(server: Server[Any]) -> None:
                 await server.run(streams[0], streams[1], options)
             except anyio.get_cancelled_exc_class():
                 os._exit(0)  # the SDK's reader thread would block until stdin ends
+            exit_soon()  # where nobody reads the last answer
         os._exit(0)  # so would one that looks up a name, until it has found it
     # The SDK's own streams cost three thread switches for each message.
-    loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(_CHUNK)
-    exit_soon = functools.partial(loop.call_later, EXIT_TIMEOUT, os._exit, 0)
 
     class Stdout(asyncio.Protocol):
         def connection_lost(self, exc: Exception | None) -> None:
@@ -1696,13 +1697,12 @@ async def check(config: WorkbenchConfig) -> int:
     async def report(life: Life) -> None:
         started = anyio.current_time()
         await life.settled.wait()
-        seconds = anyio.current_time() - started
+        took = anyio.current_time() - started
         about = life.failure
         if about is None:
             sizes = _amount([*_shown(life)], life.session.instructions or "")
             about = f"{counted(len(life.tools), 'tool'):9}  {sizes}"
-        state = states[life.failure is None]
-        _say(f"{life.name:{width}}  {state}  {seconds:5.1f} s  {about}")
+        _say(f"{life.name:{width}}  {states[not life.failure]}  {took:5.1f} s  {about}")
 
     async with running_workbench(config) as workbench:
         boxes = config.toolboxes.items()
