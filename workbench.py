@@ -1038,7 +1038,7 @@ class Life:
             return
         if isinstance(news, types.RootsListChangedNotification):
             await self.session.send_notification(news)
-        else:
+        elif (able := self.session.server_capabilities) and able.logging:
             with suppress(MCPError, ValidationError):
                 await self.session.send_request(news, types.EmptyResult, OPEN_TIMEOUT)
 
