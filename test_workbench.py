@@ -25,7 +25,6 @@ from typing import Any, Self
 
 # === Downstream servers ===============================================================
 
-
 DOWNSTREAM: dict[str, Callable[..., None]] = {}
 
 
@@ -1631,7 +1630,6 @@ async def test_any_other_tool_is_a_protocol_error_with_a_hint() -> None:
 
 # === Results ==========================================================================
 
-
 # `answer` answers with its arguments as the response, after its `line` as it is; `count`
 # tells how many calls of `answer` this process has had.
 MIRROR = runs("""
@@ -1841,7 +1839,6 @@ noted({str(file)!r})
 
 # === Real servers =====================================================================
 
-
 REAL_SERVERS = Path(workbench.__file__).parent / ".ci" / "servers"
 REAL_CALLS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "node_modules/.bin/mcp-server-filesystem .": [
@@ -1902,10 +1899,8 @@ async def test_real_servers_answer_as_they_do_without_us(
 
 # === Connections: tool changes ========================================================
 
-
-in_both_eras = pytest.mark.parametrize(
-    ("server", "mode"), [("changing", "legacy"), ("changing_sdk", "auto")]
-)
+eras_of_changing = [("changing", "legacy"), ("changing_sdk", "auto")]
+in_both_eras = pytest.mark.parametrize(("server", "mode"), eras_of_changing)
 
 
 @pytest.fixture
@@ -2215,14 +2210,20 @@ async def test_a_json_body_is_the_answer_whatever_its_id(server: Remote) -> None
         whole = {"jsonrpc": "2.0", "id": None, **more}
         return response(200, json.dumps(whole, indent=1))
 
+    async def gone(request: dict[str, Any], _: Any) -> bytes:  # but not the session
+        return response(404, json.dumps({**request, "error": error}))
+
     error = {"code": 7, "message": "no luck"}
     server.answers["result"] = body(id=999, result=text_result("a\ud83d"))
     server.answers |= {"error": body(error=error), "none": body(method="x")}
-    names = "result", "error", "none"
+    server.answers["gone"] = gone
+    names = "result", "error", "none", "gone"
     async with opened(a=server.at()) as client:
         with anyio.fail_after(20):
             told = [text(await use(client, "a", name)) for name in names]
-    assert told[0] == "a\ufffd" and "7: no luck" in told[1] and "HTTP 200" in told[2]
+    assert told[0] == "a\ufffd" and "HTTP 200" in told[2]
+    assert "7: no luck" in told[1] and "7: no luck" in told[3]
+    assert server.calls.count("gone") == server.calls.count("initialize") == 1
 
 
 async def test_spoilt_answers_are_errors_over_any_transport(server: Remote) -> None:
@@ -2956,9 +2957,8 @@ def test_bound_elsewhere_it_warns_and_serves_any_host_but_no_foreign_origin() ->
         ):
             told = status(running, "GET", "/mcp", Host=host, Origin=origin)
             assert told == expected, (host, origin)
-        assert (
-            "WARNING No authentication" in cast(Any, running.process).stderr.readline()
-        )
+        stderr = cast(Any, running.process).stderr
+        assert "WARNING No authentication" in stderr.readline()
 
 
 @pytest.mark.parametrize("signals", ["SIGINT", "SIGTERM SIGINT"])
@@ -3265,7 +3265,6 @@ def test_what_a_server_writes_without_end_slows_only_itself(tmp_path: Path) -> N
 
 
 # === Faults of clients ================================================================
-
 
 BAD_LINES = [
     b" \t",
