@@ -704,7 +704,7 @@ class _HttpClient(httpx2.AsyncClient):
         if body.get("method") == "notifications/cancelled":
             # The server may still take back what it has asked in that call.
             number = body["params"]["requestId"]
-            self.tasks.start_soon(self._give_up, number, "cancelled", LAST_WORDS)
+            self.tasks.start_soon(self._give_up, number, {"why": "gone"}, LAST_WORDS)
         is_last = request.method == "DELETE"  # and so the task is cancelled already
         with anyio.move_on_after(EXIT_GRACE if is_last else None, shield=is_last):
             try:
@@ -712,17 +712,16 @@ class _HttpClient(httpx2.AsyncClient):
             except MCPError as error:
                 log.debug("%s: %s", self._life.name, error.message)
                 if "method" not in body and (asker := _REQUEST.get()) is not None:
-                    why = f"it did not take the client's answer: {error.message}"
+                    why = {"why": f"it refused the client's answer: {error.message}"}
                     self.tasks.start_soon(self._give_up, asker, why, 0)
         return httpx2.Response(204, request=request)
 
-    async def _give_up(self, number: Any, why: str, delay: float) -> None:
+    async def _give_up(self, number: Any, params: JSON, delay: float) -> None:
         """End a request of ours with an error, after a while."""
         await anyio.sleep(delay)
         # Else the SDK would read the answer to its end, before 2026-07-28.
-        again = types.JSONRPCRequest(jsonrpc="2.0", id=number, method=_OURS)
-        again.params = {"why": why}
-        await self.write.send(SessionMessage(again))
+        once_more = {"jsonrpc": "2.0", "id": number, "method": _OURS, "params": params}
+        await self.write.send(SessionMessage(types.JSONRPCRequest(**once_more)))
 
     async def _checked(self, request: httpx2.Request, options: JSON) -> httpx2.Response:
         """The response to a request, if it is a success or a redirect within its host.
@@ -1603,7 +1602,10 @@ def _as_in_the_seed(send: Any) -> Any:
 
 
 async def serve_stdio(server: Server[Any]) -> None:
-    """Serve over stdin and stdout until one of them is closed."""
+    """Serve over stdin and stdout until one of them is closed.
+
+    For pipes not with the SDK's streams: they cost three thread switches a message.
+    """
     options = server.create_initialization_options()
     loop = asyncio.get_running_loop()
     exit_soon = functools.partial(loop.call_later, EXIT_TIMEOUT, os._exit, 0)
@@ -1618,7 +1620,6 @@ async def serve_stdio(server: Server[Any]) -> None:
                 os._exit(0)  # the SDK's reader thread would block until stdin ends
             exit_soon()  # where nobody reads the last answer
         os._exit(0)  # so would one that looks up a name, until it has found it
-    # The SDK's own streams cost three thread switches for each message.
     reader = asyncio.StreamReader(_CHUNK)
 
     class Stdout(asyncio.Protocol):
