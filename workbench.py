@@ -641,7 +641,7 @@ class _Events(httpx2.AsyncByteStream):
 # The id of the request of ours that a task belongs to: to its answer or to a question
 # that the server asks in it.
 _REQUEST = ContextVar[Any]("_REQUEST", default=None)
-# How servers say that a session is lost where they do not answer 404, as they should.
+# How servers that do not just answer 404 name a lost session, even under a call's id.
 _NO_SESSION = re.compile(
     rb"(?i)\b(no|not|invalid|missing|unknown|expired)\b[^.]{0,20}\bsession\b"
     rb"|\bsession\b[^.]{0,20}\b(not found|expired|terminated)\b|\bnot initialized\b"
@@ -719,7 +719,7 @@ class _HttpClient(httpx2.AsyncClient):
     async def _give_up(self, number: Any, params: JSON, delay: float) -> None:
         """End a request of ours with an error, after a while."""
         await anyio.sleep(delay)
-        # Else the SDK would read the answer to its end, before 2026-07-28.
+        # Before 2026-07-28 the SDK reads an answer on until its id is used again.
         once_more = {"jsonrpc": "2.0", "id": number, "method": _OURS, "params": params}
         await self.write.send(SessionMessage(types.JSONRPCRequest(**once_more)))
 
@@ -1450,7 +1450,7 @@ def _deliverable(result: JSON, session: ServerSession) -> JSON:
     if _is_modern(session):
         return {**_COMPLETE, **result}
     if result.get("resultType") == "input_required":
-        raise ToolError("the server asks for input as only 2026-07-28 clients know it")
+        raise ToolError("it asks for input as only 2026-07-28 clients understand")
     if not isinstance(result.get("structuredContent", {}), dict):
         # Older eras know objects alone, and the SDK would refuse the whole result.
         return {k: v for k, v in result.items() if k != "structuredContent"}
