@@ -1,13 +1,11 @@
 """Tests of the workbench, in the order of its sections.
 
-The file is its own set of downstream servers: `python test_workbench.py SERVER [ARG...]`
-runs one of those that are registered with `@downstream`.
+Before them stand the servers and the clients that they use.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import os
 import re
@@ -19,11 +17,14 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast, get_args
 
 # === Downstream servers ===============================================================
+#
+# `python test_workbench.py SERVER [ARGUMENT...]` runs one of them. The tests start
+# hundreds, so they come before the imports that would take longer than a server does.
 
 DOWNSTREAM: dict[str, Callable[..., None]] = {}
 
@@ -40,27 +41,33 @@ def entry(name: str, *arguments: object, **more: Any) -> dict[str, Any]:
     It runs as a module, because Python keeps the bytecode of modules alone.
     """
     file = Path(str(sys.modules[DOWNSTREAM[name].__module__].__file__))
-    module = f"run_module({file.stem!r}, run_name='__main__')"
-    start = f"import sys; sys.path.insert(0, {str(file.parent)!r}); "
-    args = ["-c", f"{start}from runpy import run_module; {module}", name]
-    return {"command": sys.executable, "args": [*args, *map(str, arguments)], **more}
+    code = f"import runpy, sys; sys.path.insert(0, {str(file.parent)!r}); "
+    code += f"runpy.run_module({file.stem!r}, run_name='__main__')"
+    args = ["-c", code, name, *map(str, arguments)]
+    return {"command": sys.executable, "args": args} | more
 
 
 def send(message: Mapping[str, Any]) -> None:
     """Write one JSON-RPC message to stdout, as a server."""
-    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.write(json.dumps(dict(message, jsonrpc="2.0")) + "\n")
     sys.stdout.flush()
 
 
+def refuse(request: dict[str, Any], code: int = -32603) -> None:
+    error = {"code": code, "message": "refused as asked"}
+    send({"id": request["id"], "error": error})
+
+
 def tool(name: str = "echo", **more: Any) -> dict[str, Any]:
-    return {"name": name, "inputSchema": {"type": "object"}, **more}
+    return {"name": name, "inputSchema": {"type": "object"}} | more
 
 
 def text_result(text: str, **more: Any) -> dict[str, Any]:
-    return {"content": [{"type": "text", "text": text}], **more}
+    return {"content": [{"type": "text", "text": text}]} | more
 
 
-Handler = Callable[[dict[str, Any]], dict[str, Any] | None]
+def json_result(value: Any) -> dict[str, Any]:
+    return text_result(json.dumps(value, sort_keys=True))
 
 
 def initialized(**tools: bool) -> dict[str, Any]:
@@ -72,10 +79,20 @@ def initialized(**tools: bool) -> dict[str, Any]:
     }
 
 
+def page(request: dict[str, Any], last: int) -> dict[str, Any]:
+    """One tool, `t0`, `t1`...; what follows the last page is that page again."""
+    params = request.get("params") or {}
+    number = int(params.get("cursor", 0))
+    return {"tools": [tool(f"t{number}")], "nextCursor": str(min(number + 1, last))}
+
+
+Handler = Callable[[dict[str, Any]], dict[str, Any] | None]
+
+
 def serve_raw(*tools: dict[str, Any], **handlers: Handler) -> None:
     """Serve plain JSON-RPC of the older era, without the SDK and its manners.
 
-    `handlers` maps methods, with `_` for `/`, to functions from a request to its result;
+    `handlers` maps methods, with `_` for `/`, to functions from a request to a result;
     None sends nothing. By default `tools/call` answers with the arguments as JSON text.
     """
 
@@ -87,8 +104,8 @@ def serve_raw(*tools: dict[str, Any], **handlers: Handler) -> None:
         "ping": lambda _: {},
         "tools_list": lambda _: {"tools": list(tools)},
         "tools_call": call,
-        **handlers,
     }
+    known.update(handlers)
     for line in sys.stdin.buffer:
         request = json.loads(line)
         handler = known.get(request.get("method", "").replace("/", "_"))
@@ -107,47 +124,37 @@ def plain() -> None:
 
 
 @downstream
-def environment(*_: str) -> None:
-    """A tool that answers with the environment of its process."""
-    answer = text_result(json.dumps(dict(os.environ)))
-    serve_raw(tool("get"), tools_call=lambda _: answer)
+def tools_named(*names: str) -> None:
+    """Tools of these names that answer with their arguments."""
+    serve_raw(*map(tool, names))
 
 
 @downstream
-def tools_named(*names: str) -> None:
-    serve_raw(*map(tool, names))
+def environment(*_: str) -> None:
+    """A tool that answers with the environment of its process."""
+    serve_raw(tool("get"), tools_call=lambda _: json_result(dict(os.environ)))
+
+
+@downstream
+def scripted(code: str) -> None:
+    """Runs some Python code in this module."""
+    exec(code, globals())  # noqa: S102
 
 
 @downstream
 def dying(moment: str, *last_words: str) -> None:
     """A server that exits at its `start` or in a `call`, with last words."""
+    words = " ".join(last_words)
 
     def die(_: dict[str, Any]) -> None:
-        print(*last_words, file=sys.stderr)
-        print("no JSON:", *last_words)
-        print("x" * 190, *last_words, flush=True)
+        print(words, file=sys.stderr)
+        print("no JSON:", words)
+        print("x" * 190, words, flush=True)
         sys.exit(3)
 
     if moment == "start":
         die({})
     serve_raw(tool("die"), tools_call=die)
-
-
-@downstream
-def shapes() -> None:
-    """Tools with results of different shapes; `echo` answers with its parameters."""
-    image = {"type": "image", "data": "AA==", "mimeType": "image/png"}
-    results: dict[str, dict[str, Any]] = {
-        "texts": {"content": [{"type": "text", "text": t} for t in ("a é", "b")]},
-        "image": {"content": [image], "isError": False},
-        "refusal": text_result("no", isError=True),
-    }
-
-    def call(request: dict[str, Any]) -> dict[str, Any]:
-        params = request["params"]
-        return results.get(params["name"]) or text_result(json.dumps(params))
-
-    serve_raw(tool("echo"), *map(tool, results), tools_call=call)
 
 
 def note(file: str, line: object) -> None:
@@ -157,7 +164,7 @@ def note(file: str, line: object) -> None:
 
 @downstream
 def noted(notes: str, gate: str = "/") -> None:
-    """Notes its pid and its calls in a file; says nothing before the file `gate` exists.
+    """Notes its pid and calls in a file; says nothing before the file `gate` exists.
 
     Tools: `pid`; `wait` for the file `until`; `exit`; `answer_and_exit`.
     """
@@ -167,10 +174,11 @@ def noted(notes: str, gate: str = "/") -> None:
     print("first words", file=sys.stderr, flush=True)
 
     def call(request: dict[str, Any]) -> dict[str, Any]:
-        name, arguments = request["params"]["name"], request["params"]["arguments"]
+        name = request["params"]["name"]
         note(notes, name)
-        while name == "wait" and not os.path.exists(arguments["until"]):
-            time.sleep(0.01)
+        if name == "wait":
+            while not os.path.exists(request["params"]["arguments"]["until"]):
+                time.sleep(0.01)
         if name == "answer_and_exit":
             send({"id": request["id"], "result": text_result("the answer")})
         if name.endswith("exit"):
@@ -178,27 +186,8 @@ def noted(notes: str, gate: str = "/") -> None:
             os._exit(7)
         return text_result(str(os.getpid()))
 
-    serve_raw(*map(tool, ("pid", "wait", "exit", "answer_and_exit")), tools_call=call)
-
-
-@downstream
-def scripted(code: str) -> None:
-    """Runs some Python code in this module."""
-    exec(code, globals())  # noqa: S102
-
-
-def page(request: dict[str, Any], last: int) -> dict[str, Any]:
-    """One tool, `t0`, `t1`...; what follows the last page is that page again."""
-    number = int((request.get("params") or {}).get("cursor", 0))
-    return {"tools": [tool(f"t{number}")], "nextCursor": str(min(number + 1, last))}
-
-
-def refuse(request: dict[str, Any], code: int = -32603) -> None:
-    error = {"code": code, "message": "refused as asked"}
-    send({"id": request["id"], "error": error})
-
-
-# === Downstream servers: connections ==================================================
+    names = ("pid", "wait", "exit", "answer_and_exit")
+    serve_raw(*map(tool, names), tools_call=call)
 
 
 @downstream
@@ -210,27 +199,27 @@ def changing(capability: str = "listChanged", late: str = "") -> None:
     (the tools that replace the others during the next listing).
     """
     state: dict[str, Any] = {"tools": [], "times": 1, "seconds": 0, "fault": ""}
-    state |= {"listings": 0, "meanwhile": [tool(late)] if late else None}
+    state["meanwhile"] = [tool(late)] if late else None
+    state["listings"] = 0
 
     def announce(times: int) -> None:
         for _ in range(times):
             send({"method": "notifications/tools/list_changed"})
 
-    def listing(request: dict[str, Any]) -> dict[str, Any] | None:
+    def listing(request: dict[str, Any]) -> Any:
         if "cursor" not in request.get("params", {}):
             state["listings"] += 1
             return {"tools": [tool("become"), tool("listings")], "nextCursor": "2"}
         time.sleep(state["seconds"])
-        page, fault = {"tools": state["tools"]}, state["fault"]
+        second_page = {"tools": state["tools"]}
         if state["meanwhile"] is not None:
             state.update(tools=state["meanwhile"], meanwhile=None)
             announce(1)
-        if fault == "exit":
+        if state["fault"] == "exit":
             os._exit(1)
-        if fault == "error":
-            refuse(request)
-            return None
-        return json.loads(fault) if fault else page
+        if state["fault"] == "error":
+            return refuse(request)
+        return json.loads(state["fault"] or json.dumps(second_page))
 
     def call(request: dict[str, Any]) -> dict[str, Any]:
         if request["params"]["name"] == "become":
@@ -255,7 +244,7 @@ def changing_server() -> Any:
 
     bus = subscriptions.InMemorySubscriptionBus()
     streams = subscriptions.ListenHandler(bus)
-    own = list(map(tool, ("become", "era", "echo")))
+    own = [tool("become"), tool("era"), tool("echo")]
     state: dict[str, Any] = {"tools": [], "seconds": 0}
 
     async def listen(context: Any, params: Any) -> Any:
@@ -268,16 +257,17 @@ def changing_server() -> Any:
 
     async def call(context: Any, params: Any) -> Any:
         given = params.arguments or {}
-        if params.name == "become":
+        said = f"Echo: {given.get('message')}"
+        if params.name == "era":
+            said = context.protocol_version
+        elif params.name == "become":
             state.update(given)
             if "lose" in given:
                 streams.close()
             else:
                 await bus.publish(subscriptions.ToolsListChanged())
                 await context.session.send_tool_list_changed()
-        era, echo = context.protocol_version, f"Echo: {given.get('message')}"
-        answer = text_result(era if params.name == "era" else echo)
-        return types.CallToolResult.model_validate(answer)
+        return types.CallToolResult.model_validate(text_result(said))
 
     on: Any = {"on_list_tools": list_tools, "on_call_tool": call}
     return Server("changing", on_subscriptions_listen=listen, **on)
@@ -296,176 +286,39 @@ def changing_sdk(port: str = "") -> None:
             await server.run(read, write, server.create_initialization_options())
 
     if port:
-        import uvicorn
-
-        listener = socket.create_server(("127.0.0.1", int(port)))
-        print("port", port, flush=True)
-        config = uvicorn.Config(server.streamable_http_app(), log_config=None)
-        uvicorn.Server(config).run([listener])
+        serve_http(server, int(port))
     else:
         anyio.run(run)
 
 
-def response(status: int, body: str = "", **headers: str) -> bytes:
-    """A whole HTTP response; `_` in the name of a header stands for `-`."""
-    headers = {"content_type": "application/json", "connection": "close", **headers}
-    headers["content_length"] = str(len(body.encode()))
-    lines = [f"{name.replace('_', '-')}: {each}" for name, each in headers.items()]
-    return "\r\n".join([f"HTTP/1.1 {status} Said", *lines, "", body]).encode()
+def serve_http(server: Any, port: int) -> None:
+    import uvicorn
 
+    listener = socket.create_server(("127.0.0.1", port))
+    print("port", port, flush=True)
+    config = uvicorn.Config(server.streamable_http_app(), log_config=None)
+    uvicorn.Server(config).run([listener])
 
-EVENTS = {"content_type": "text/event-stream"}
-STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
-DENIAL = '{"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "%s"}}'
-HTTP_FAULTS = {
-    "400": response(400, "Bad Request: No valid session ID provided"),
-    "401": response(401),
-    "403": response(403, DENIAL % "Go"),
-    "full": response(400, DENIAL % "session 7 is full: no such session_name"),
-    "404": response(404, "Not\nfound"),
-    "500": response(500, "Oh\nno"),
-    "moved": response(307, location="/moved/"),
-    "elsewhere": response(307, location="http://sesame@127.0.0.1:1/mcp?sesame"),
-    "page": response(302, location="/login"),
-    "html": response(200, "<html>\n</html>", content_type="text/html"),
-    "unreadable": response(200, "data: {\n\n", **EVENTS),
-    "ended": response(200, ": no answer\n\n", **EVENTS),
-    "cut": b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{",
-    "closed": b"",
-}
-
-
-def event(data: Any, kind: str = "message") -> bytes:
-    body = data if isinstance(data, str) else json.dumps({"jsonrpc": "2.0", **data})
-    return f"event: {kind}\ndata: {body}\n\n".encode()
-
-
-class Remote:
-    """An older-era server over HTTP, in this process, that goes wrong as told.
-
-    `answers` maps tools, other methods and a question's id to a result, None for an
-    answer without one, an HTTP response or a function that returns one of these. The
-    path says how: `/mcp` answers with JSON, `/stream` with events, `/sse` on its one
-    stream, `/hang` never, and those of `HTTP_FAULTS` with them. A GET is answered with
-    the status that is its query.
-    """
-
-    def __init__(self) -> None:
-        self.session, self.stale = "1", "404"  # what any other session is answered
-        self.seen: set[str | None] = set()  # values of the header Authorization
-        self.calls: list[str] = []  # the keys of `answers`, GET and DELETE
-        self.connections = 0  # that are open
-        self.released = asyncio.Event()
-        self.listener: Any = None
-        self.stream: Any = None  # of `/sse`
-        self.answers: dict[str, Any] = {**HTTP_FAULTS, "initialize": initialized()}
-        self.answers |= {"server/discover": response(400), "tools/list": self.listing}
-        self.answers |= {"ok": text_result("ok"), "wait": self.wait}
-
-    async def listing(self, *_: Any) -> dict[str, Any]:
-        return {"tools": list(map(tool, self.answers))}
-
-    async def wait(self, *_: Any) -> dict[str, Any]:
-        await self.released.wait()
-        return text_result("released")
-
-    async def answer(self, request: dict[str, Any], path: str, stream: Any) -> bytes:
-        """What is sent in answer to a JSON-RPC message."""
-        params = request.get("params") or {}
-        name = params.get("name") or request.get("method") or request["id"]
-        self.calls.append(name)
-        answer = self.answers.get(name, response(202))
-        if path == "/stream" and not isinstance(answer, bytes):
-            stream.write(STREAM)
-        if callable(answer):
-            answer = await answer(request, stream)
-        if isinstance(answer, bytes):
-            return answer
-        reply = {"jsonrpc": "2.0", "id": request["id"]}
-        reply |= {} if answer is None else {"result": answer}
-        if path == "/messages":
-            self.stream.write(event(reply))
-            return response(202)
-        whole = response(200, json.dumps(reply), mcp_session_id=self.session)
-        return event(reply) if path == "/stream" else whole
-
-    async def respond(self, head: str, body: bytes, stream: Any) -> bytes:
-        method, target, *_ = head.split()
-        path, _, query = target.partition("?")
-        headers = dict(re.findall(r"(?m)^([\w-]+): (.*)\r$", head.lower()))
-        self.seen.add(headers.get("authorization"))
-        if path[1:] in HTTP_FAULTS:
-            return HTTP_FAULTS[path[1:]]
-        if headers.get("mcp-session-id", self.session) != self.session:
-            return HTTP_FAULTS[self.stale]
-        if path == "/sse":
-            self.stream = stream
-            stream.write(STREAM + event("/messages", "endpoint"))
-        if path in ("/sse", "/hang"):
-            await anyio.sleep_forever()
-        if method == "POST":
-            return await self.answer(json.loads(body), path, stream)
-        self.calls.append(method)
-        return response(200 if method == "DELETE" else int(query or 405))
-
-    async def serve(self, reader: Any, stream: Any) -> None:
-        """Answer the one request of a connection, unless its client closes it before."""
-
-        async def respond() -> None:
-            stream.write(await self.respond(head, body, stream))
-
-        self.connections += 1
-        with closing(stream), contextlib.suppress(asyncio.IncompleteReadError):
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            length = re.search(r"(?i)content-length: (\d+)", head)
-            body = await reader.readexactly(int(length[1]) if length else 0)
-            tasks = [asyncio.ensure_future(each) for each in (respond(), reader.read())]
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                task.cancel()
-        self.connections -= 1
-
-    def at(self, path: str = "/mcp", **more: Any) -> dict[str, Any]:
-        return remote(self.listener.sockets[0].getsockname()[1], path, **more)
-
-
-def remote(port: int, path: str = "/mcp", **more: Any) -> dict[str, Any]:
-    """The configuration of a server at this port and path."""
-    kind = "sse" if path == "/sse" else "http"
-    return {"url": f"http://127.0.0.1:{port}{path}", "transport": kind, **more}
-
-
-# === Downstream servers: a transparent proxy ==========================================
 
 OLDER, MODERN = "2025-11-25", "2026-07-28"
 RESERVED = "io.modelcontextprotocol/"
 CAPABILITIES = f"{RESERVED}clientCapabilities"
-OWN_TOOLS = [*map(tool, ("error", "ask", "say", "wait", "rounds", "seen"))]
-OWN_TOOLS += [tool("result", outputSchema={"type": "object", "required": ["x"]})]
-
-
-def json_result(value: Any) -> dict[str, Any]:
-    return text_result(json.dumps(value, sort_keys=True))
+OWN_TOOLS = [tool(name) for name in ("error", "ask", "say", "wait", "rounds", "seen")]
+OWN_TOOLS.append(tool("result", outputSchema={"type": "object", "required": ["x"]}))
 
 
 def is_modern(request: dict[str, Any]) -> bool:
     """Whether a request is one of 2026-07-28."""
-    meta = request.get("params", {}).get("_meta") or {}
-    return f"{RESERVED}protocolVersion" in meta
+    return f"{RESERVED}protocolVersion" in (
+        request.get("params", {}).get("_meta") or {}
+    )
 
 
-def answer(request: dict[str, Any], **result: Any) -> None:
+def answer(request: dict[str, Any], result: dict[str, Any]) -> None:
     """Send the result of a request in the era of the request."""
-    complete = {"resultType": "complete"} if is_modern(request) else {}
-    send({"id": request["id"], "result": {**complete, **result}})
-
-
-def messages_of(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What a call of `say` asks for, under the token of the call."""
-    params = request["params"]
-    token = {"progressToken": (params.get("_meta") or {}).get("progressToken")}
-    for message in params["arguments"]["messages"]:
-        yield {**message, "params": {**token, **message["params"]}}
+    if is_modern(request):
+        result = {"resultType": "complete"} | result
+    send({"id": request["id"], "result": result})
 
 
 class Eras:
@@ -477,6 +330,7 @@ class Eras:
     def __init__(self, spoken: str) -> None:
         self.spoken = spoken
         self.known: dict[str, Any] = {"levels": [], "started": [], "cancelled": []}
+        self.known |= {"responses": [], "pid": os.getpid()}
         self.saying: list[dict[str, Any]] = []  # calls that wait for others to say it
         self.waiting: dict[object, int] = {}  # the numbers of calls, by their ids
 
@@ -484,20 +338,21 @@ class Eras:
         if OLDER not in self.spoken:
             return refuse(request, -32022)  # an unsupported protocol version
         self.known[CAPABILITIES] = request["params"]["capabilities"]
-        about = {"serverInfo": {"name": "eras", "version": "1"}, **self.able}
-        answer(request, protocolVersion=request["params"]["protocolVersion"], **about)
+        result = dict(self.able, serverInfo={"name": "eras", "version": "1"})
+        result["protocolVersion"] = request["params"]["protocolVersion"]
+        answer(request, result)
 
     def server_discover(self, request: dict[str, Any]) -> None:
         if MODERN not in self.spoken:
             return refuse(request, -32601)
-        answer(request, supportedVersions=[MODERN], **self.able, **self.hints)
+        answer(request, dict(self.able, supportedVersions=[MODERN], **self.hints))
 
     def tools_list(self, request: dict[str, Any]) -> None:
-        answer(request, tools=OWN_TOOLS, **self.hints)
+        answer(request, dict(self.hints, tools=OWN_TOOLS))
 
     def logging_setLevel(self, request: dict[str, Any]) -> None:
         self.known["levels"].append(request["params"]["level"])
-        answer(request)
+        answer(request, {})
 
     def notifications_roots_list_changed(self, _: Any) -> None:
         params = {"level": "info", "data": "roots changed"}
@@ -514,58 +369,67 @@ class Eras:
 
     def tools_call(self, request: dict[str, Any]) -> None:
         params = request["params"]
-        getattr(self, params["name"])(request, **params.get("arguments") or {})
+        getattr(self, params["name"])(request, params.get("arguments") or {})
 
-    def result(self, request: dict[str, Any], **given: Any) -> None:
-        answer(request, **given)
+    def result(self, request: dict[str, Any], given: dict[str, Any]) -> None:
+        answer(request, given)
 
-    def error(self, request: dict[str, Any], **given: Any) -> None:
+    def error(self, request: dict[str, Any], given: dict[str, Any]) -> None:
         send({"id": request["id"], "error": given})
 
-    def rounds(self, request: dict[str, Any], rounds: list[dict[str, Any]]) -> None:
+    def rounds(self, request: dict[str, Any], given: dict[str, Any]) -> None:
         """Ask for one round after the other, then answer with the last responses."""
         params = request["params"]
         done = int(params.get("requestState") or 0)
-        if done == len(rounds):
-            return answer(request, **json_result(params.get("inputResponses")))
+        self.known["responses"].append(params.get("inputResponses"))
+        if "progressToken" in params["_meta"]:
+            told = {"progressToken": params["_meta"]["progressToken"], "progress": done}
+            send({"method": "notifications/progress", "params": told})
+        if done == len(given["rounds"]):
+            return answer(request, json_result(params.get("inputResponses")))
         state = {"resultType": "input_required", "requestState": str(done + 1)}
-        answer(request, **state, **rounds[done])
+        answer(request, state | given["rounds"][done])
 
-    def ask(self, request: dict[str, Any], **given: Any) -> None:
-        send({"id": f"ask {request['id']}", **given})
+    def ask(self, request: dict[str, Any], given: dict[str, Any]) -> None:
+        send(dict(given, id=f"ask {request['id']}"))
 
     def answered(self, message: dict[str, Any]) -> None:
         asking = {"id": int(message["id"].removeprefix("ask "))}
-        answer(asking, **json_result(message.get("result") or message.get("error")))
+        answer(asking, json_result(message.get("result") or message.get("error")))
 
-    def say(self, request: dict[str, Any], calls: int = 1, **_: Any) -> None:
-        """Send the messages of this many calls at once, in turn."""
+    def say(self, request: dict[str, Any], given: dict[str, Any]) -> None:
+        """Send the messages of so many `calls` at once, in turn, under their tokens."""
+        token = (request["params"].get("_meta") or {}).get("progressToken")
+        for message in given["messages"]:
+            message["params"].setdefault("progressToken", token)
         self.saying.append(request)
-        if len(self.saying) == calls:
-            for messages in zip(*map(messages_of, self.saying), strict=True):
-                list(map(send, messages))
+        if len(self.saying) == given.get("calls", 1):
+            calls = [each["params"]["arguments"]["messages"] for each in self.saying]
+            for messages in zip(*calls, strict=True):
+                for message in messages:
+                    send(message)
             while self.saying:
-                answer(self.saying.pop(), **json_result(None))
+                answer(self.saying.pop(), json_result(None))
 
-    def wait(self, request: dict[str, Any], number: int) -> None:
-        self.waiting[request["id"]] = number
-        self.known["started"].append(number)
+    def wait(self, request: dict[str, Any], given: dict[str, Any]) -> None:
+        self.waiting[request["id"]] = given["number"]
+        self.known["started"].append(given["number"])
 
-    def seen(self, request: dict[str, Any]) -> None:
+    def seen(self, request: dict[str, Any], _: dict[str, Any]) -> None:
         era = MODERN if is_modern(request) else OLDER
-        told = {"era": era, "_meta": {}, **self.known, **request["params"]}
-        answer(request, **json_result(told))
+        told = {"era": era, "_meta": {}} | self.known | request["params"]
+        answer(request, json_result(told))
 
 
 @downstream
 def eras(spoken: str) -> None:
     """A server of the eras `spoken`."""
     its: Any = Eras(spoken)
-    handlers = {name: getattr(its, name) for name in vars(Eras)}
-    serve_raw(**{"": its.answered, **handlers})
+    handlers = {"": its.answered}  # a response has no method
+    for name in vars(Eras):
+        handlers[name] = getattr(its, name)
+    serve_raw(**handlers)
 
-
-# === A downstream server that misbehaves ==============================================
 
 GARBAGE = b"""\xff\xfe\n\n \r\nlistening\n[]\n7\n{}
 {"jsonrpc": "2.0", "id": %d, "method": 7}
@@ -619,6 +483,14 @@ def misbehave(what: str, request: dict[str, Any]) -> dict[str, Any]:
             Path(f"{os.getpid()}.hangs").touch()
             while True:
                 os.write({"stdout": 1, "stderr": 2}[name], f"{line}\n".encode() * 1000)
+        case ["says" | "asks" as how, "60", "MB"]:
+            for number in range(600):
+                params = {"level": "info", "data": "x", "_meta": {"": "x" * 100_000}}
+                if how == "says":
+                    send({"method": "notifications/message", "params": params})
+                else:
+                    send({"method": "roots/list", "params": params, "id": str(number)})
+            hang()
         case ["asks", "what", "nobody", "knows"]:
             send({"id": "question", "method": "no/such"})
             reply = json.loads(sys.stdin.buffer.readline())
@@ -636,7 +508,148 @@ def misbehaving(at: str = "never", what: str = "") -> None:
     serve_raw(tool(), **handlers)
 
 
-if __name__ == "__main__":  # before the imports that a server has no time for
+def response(status: int, body: str = "", **headers: str) -> bytes:
+    """A whole HTTP response; `_` in the name of a header stands for `-`."""
+    sent = {"content_type": "application/json", "connection": "close"} | headers
+    sent["content_length"] = str(len(body.encode()))
+    head = f"HTTP/1.1 {status} Said\r\n"
+    for name, value in sent.items():
+        head += f"{name.replace('_', '-')}: {value}\r\n"
+    return f"{head}\r\n{body}".encode()
+
+
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+DENIAL = '{"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "%s"}}'
+HTTP_FAULTS = {
+    "400": response(400, "Bad Request: No valid session ID provided"),
+    "401": response(401),
+    "unauthorized": response(401, "Unauthorized: Session not found"),
+    "403": response(403, DENIAL % "Go"),
+    "full": response(400, DENIAL % r"session 7 is \u001b[31mfull"),
+    "404": response(404, "Not\nfound"),
+    "500": response(500, "Oh\nno"),
+    "moved": response(307, location="/moved/"),
+    "elsewhere": response(307, location="http://sesame@127.0.0.1:1/mcp?sesame"),
+    "page": response(302, location="/login"),
+    "loop": response(308, location="/loop"),
+    "html": response(200, "<html>\n</html>", content_type="text/html"),
+    "unreadable": response(200, "data: {\n\n", content_type="text/event-stream"),
+    "ended": response(200, ": no answer\n\n", content_type="text/event-stream"),
+    "foreign": STREAM + b"event: endpoint\ndata: http://other.invalid/messages\n\n",
+    "cut": b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{",
+    "closed": b"",
+}
+
+
+def event(data: Any, kind: str = "message") -> bytes:
+    """A server-sent event; its data are a JSON-RPC message, or a text as it is."""
+    if not isinstance(data, str):
+        data = json.dumps(dict(data, jsonrpc="2.0"))
+    return f"event: {kind}\ndata: {data}\n\n".encode()
+
+
+class Remote:
+    """An older-era server over HTTP, in this process, that goes wrong as told.
+
+    `answers` maps tools, other methods and a question's id to a result, None for an
+    answer without one, an HTTP response or a function that returns one of these. The
+    path says how: `/mcp` answers with JSON, `/stream` with events, `/sse` on its one
+    stream, `/hang` never, and those of `HTTP_FAULTS` with them. A GET is answered with
+    the status that is its query.
+    """
+
+    def __init__(self) -> None:
+        self.session = "1"
+        self.stale = "404"  # what any other session is answered
+        self.seen: set[str | None] = set()  # values of the header Authorization
+        self.calls: list[str] = []  # the keys of `answers`, GET and DELETE
+        self.connections = 0  # that are open
+        self.released = asyncio.Event()
+        self.listener: Any = None
+        self.stream: Any = None  # of `/sse`
+        self.answers: dict[str, Any] = dict(HTTP_FAULTS)
+        self.answers["server/discover"] = response(400)
+        self.answers["initialize"] = initialized()
+        self.answers["tools/list"] = self.listing
+        self.answers["ok"] = text_result("ok")
+        self.answers["wait"] = self.wait
+
+    async def listing(self, *_: Any) -> dict[str, Any]:
+        return {"tools": [tool(name) for name in self.answers]}
+
+    async def wait(self, *_: Any) -> dict[str, Any]:
+        await self.released.wait()
+        return text_result("released")
+
+    async def answer(self, request: dict[str, Any], path: str, stream: Any) -> bytes:
+        """What is sent in answer to a JSON-RPC message."""
+        params = request.get("params") or {}
+        name = params.get("name") or request.get("method") or request["id"]
+        self.calls.append(name)
+        answer = self.answers.get(name, response(202))
+        if path == "/stream" and not isinstance(answer, bytes):
+            stream.write(STREAM)
+        if callable(answer):
+            answer = await answer(request, stream)
+        if isinstance(answer, bytes):
+            return answer
+        reply = {"jsonrpc": "2.0", "id": request["id"]}
+        if answer is not None:
+            reply["result"] = answer
+        if path == "/stream":
+            return event(reply)
+        if path == "/messages":
+            self.stream.write(event(reply))
+            return response(202)
+        return response(200, json.dumps(reply), mcp_session_id=self.session)
+
+    async def respond(self, head: str, body: bytes, stream: Any) -> bytes:
+        method, target, _ = head.split(maxsplit=2)
+        path, _, query = target.partition("?")
+        headers = dict(re.findall(r"(?m)^([\w-]+): (.*)\r$", head.lower()))
+        self.seen.add(headers.get("authorization"))
+        if path[1:] in HTTP_FAULTS:
+            return HTTP_FAULTS[path[1:]]
+        if headers.get("mcp-session-id", self.session) != self.session:
+            return HTTP_FAULTS[self.stale]
+        if path == "/sse":
+            self.stream = stream
+            stream.write(STREAM + event("/messages", "endpoint"))
+        if path in ("/sse", "/hang"):
+            await anyio.sleep_forever()
+        if method == "POST":
+            return await self.answer(json.loads(body), path, stream)
+        self.calls.append(method)
+        return response(200 if method == "DELETE" else int(query or 405))
+
+    async def serve(self, reader: Any, stream: Any) -> None:
+        """Answer the one request of a connection, unless its client closes it first."""
+
+        async def respond() -> None:
+            stream.write(await self.respond(head, body, stream))
+
+        self.connections += 1
+        with closing(stream), suppress(asyncio.IncompleteReadError):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            length = re.search(r"(?i)content-length: (\d+)", head)
+            body = await reader.readexactly(int(length[1]) if length else 0)
+            tasks = [asyncio.ensure_future(each) for each in (respond(), reader.read())]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
+        self.connections -= 1
+
+    def at(self, path: str = "/mcp", **more: Any) -> dict[str, Any]:
+        return remote(self.listener.sockets[0].getsockname()[1], path, **more)
+
+
+def remote(port: int, path: str = "/mcp", **more: Any) -> dict[str, Any]:
+    """The configuration of a server at this port and path."""
+    kind = "sse" if path == "/sse" else "http"
+    return {"url": f"http://127.0.0.1:{port}{path}", "transport": kind} | more
+
+
+if __name__ == "__main__":
     DOWNSTREAM[sys.argv[1]](*sys.argv[2:])
     sys.exit()
 
@@ -649,18 +662,13 @@ import http.server
 import itertools
 import logging
 import random
-import shutil
 import tomllib
+import zlib
 import zoneinfo
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any, cast, get_args
 
 import anyio
-import anyio.abc
 import httpx2
 import pytest
 from mcp import Client, StdioServerParameters, types
@@ -672,17 +680,21 @@ from pydantic import TypeAdapter
 
 import workbench
 
-pytestmark = pytest.mark.anyio
+# === Clients ==========================================================================
+#
+# Most tests connect a client to a workbench in this process, some to a process of it.
+
+ROOT = Path(workbench.__file__).parent
+ERAS = pytest.mark.parametrize("mode", ["legacy", "auto"])
 Monkey = pytest.MonkeyPatch
 Logs = pytest.LogCaptureFixture
+Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-# === Clients ==========================================================================
 
 
 def configuration(**servers: dict[str, Any]) -> dict[str, Any]:
@@ -721,13 +733,20 @@ async def connected_process(
             yield client
 
 
-async def open_box(client: Client, **options: Any) -> dict[str, Any]:
-    """What `open_toolbox` answers for the toolbox `box`."""
-    arguments = {"toolbox_name": "box"}
-    result = await client.call_tool("open_toolbox", arguments, **options)
-    assert isinstance(result.content[0], types.TextContent)
-    assert not result.is_error, result.content[0].text
-    answer: dict[str, Any] = json.loads(result.content[0].text)
+async def listed(client: Client) -> list[dict[str, Any]]:
+    """The tools of `tools/list` as they are on the wire."""
+    tools = (await client.list_tools()).tools
+    return [each.model_dump(by_alias=True, exclude_none=True) for each in tools]
+
+
+async def open_box(client: Client, tools: Any = None, **more: Any) -> dict[str, Any]:
+    """What `open_toolbox` answers for the toolbox `box`, or these tools of it."""
+    arguments: dict[str, Any] = {"toolbox_name": "box"}
+    if tools is not None:
+        arguments["tools"] = tools
+    result = await client.call_tool("open_toolbox", arguments, **more)
+    assert not result.is_error, text(result)
+    answer: dict[str, Any] = json.loads(text(result))
     return answer
 
 
@@ -735,9 +754,9 @@ async def use(
     client: Client, server: str, name: str, arguments: Any = None, **options: Any
 ) -> types.CallToolResult:
     """The result of `use_tool` for a tool of the toolbox `box`."""
-    full_name = f"box__{server}__{name}"
-    request = {"toolbox_name": "box", "tool_name": full_name}
-    request |= {} if arguments is None else {"arguments": arguments}
+    request = {"toolbox_name": "box", "tool_name": f"box__{server}__{name}"}
+    if arguments is not None:
+        request["arguments"] = arguments
     return await client.call_tool("use_tool", request, **options)
 
 
@@ -764,48 +783,174 @@ async def until(condition: Callable[[], bool], seconds: float = 5) -> None:
             await anyio.sleep(0.01)
 
 
-ROOT = Path(workbench.__file__).parent
+PIPE = subprocess.PIPE
+HANDSHAKE: dict[str, Any] = {"protocolVersion": OLDER, "capabilities": {}}
+HANDSHAKE["clientInfo"] = {"name": "wire", "version": "1"}
+
+
+class Wire:
+    """A workbench process, spoken to in raw JSON-RPC lines; one that hangs is killed.
+
+    Its toolbox `box` has a healthy server, `good`, and the others that are given: an
+    entry, or when it misbehaves (a method, or "start") and how. They run, and leave
+    their marks, in `folder`.
+    """
+
+    def __init__(
+        self, folder: Path, *options: str, stdio: Any = None, **more: Any
+    ) -> None:
+        servers = {"good": entry("misbehaving")}
+        for name, server in more.items():
+            if not isinstance(server, dict):
+                server = entry("misbehaving", *server)
+            servers[name] = server
+        arguments = command(configuration(**servers), folder, *options)
+        with open(folder / "stderr", "wb") as file:
+            streams = {"stdin": PIPE, "stdout": PIPE, "stderr": file} | (stdio or {})
+            self.process: Any = subprocess.Popen(arguments, cwd=folder, **streams)
+        self.watchdog = threading.Timer(60, self.process.kill)
+        self.watchdog.start()
+        self.folder = folder
+        self.answers: dict[Any, dict[str, Any]] = {}
+        self.last_id = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.watchdog.cancel()
+        self.process.kill()
+        for pid in self.servers_left():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(BrokenPipeError):
+            self.process.__exit__(None, None, None)
+
+    def write(self, data: bytes) -> None:
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def begin(self, method: str, **params: Any) -> int:
+        """Send a request; its id."""
+        self.last_id += 1
+        request = {"jsonrpc": "2.0", "id": self.last_id, "method": method}
+        request["params"] = params
+        self.write(json.dumps(request, ensure_ascii=False).encode() + b"\n")
+        return self.last_id
+
+    def answer(self, request: int) -> dict[str, Any]:
+        """Wait for the answer to a request."""
+        while request not in self.answers:
+            line = self.process.stdout.readline()
+            assert line, "the workbench ended, or hung and was killed"
+            message = json.loads(line)
+            if "method" not in message or "id" not in message:  # not a question
+                self.answers[message.get("id")] = message
+        return self.answers.pop(request)
+
+    def initialize(self) -> Self:
+        assert self.answer(self.begin("initialize", **HANDSHAKE))["result"]
+        return self
+
+    def begin_use(self, server: str, name: str = "echo", **arguments: Any) -> int:
+        given: Any = {"toolbox_name": "box", "tool_name": f"box__{server}__{name}"}
+        given["arguments"] = arguments
+        return self.begin("tools/call", name="use_tool", arguments=given)
+
+    def text(self, request: int) -> str:
+        """The text that a tool answers a request with."""
+        [block] = self.answer(request)["result"]["content"]
+        return str(block["text"])
+
+    def use(self, server: str, name: str = "echo", **arguments: Any) -> str:
+        return self.text(self.begin_use(server, name, **arguments))
+
+    def still_serves(self) -> bool:
+        """Whether the workbench answers, and the healthy server through it."""
+        ping = self.answer(self.begin("ping"))
+        return ping["result"] == {} and self.use("good", x="y") == '{"x": "y"}'
+
+    def hanging(self, number: int = 1) -> None:
+        """Wait until so many servers have reached the point where they hang."""
+        anyio.run(until, lambda: len(list(self.folder.glob("*.hangs"))) >= number, 20)
+
+    def servers_left(self) -> list[int]:
+        pids = [int(mark.stem) for mark in self.folder.glob("*.pid")]
+        return [pid for pid in pids if is_alive(pid)]
+
+    def end(self, how: str) -> None:
+        if how.startswith("SIG"):
+            self.process.send_signal(signal.Signals[how])
+        elif how == "end of stdin":
+            self.process.stdin.close()
+        else:
+            self.process.stdout.close()
+            with suppress(BrokenPipeError):
+                self.begin("ping")  # at the latest now it is noticed
+
+    def status(self) -> int:
+        """The exit status, once it has ended in time and left no process behind."""
+        status: int = self.process.wait(5)  # 3.5 where nothing else runs
+        anyio.run(until, lambda: not self.servers_left(), 2)
+        return status
 
 
 # === Configuration ====================================================================
 
+AT = "toolboxes.t.mcpServers.s"
 
-def one_server(**entry: Any) -> dict[str, Any]:
-    """A configuration of one server, `t.s`."""
+
+def one_server(entry: dict[str, Any]) -> dict[str, Any]:
+    """A configuration of one server, whose place is `AT`."""
     return {"toolboxes": {"t": {"description": "d", "mcpServers": {"s": entry}}}}
 
 
-def problems_of(data: Any, **environ: str) -> list[str]:
+def problems_of(data: Any) -> list[str]:
     with pytest.raises(workbench.ConfigError) as error:
-        workbench.parse_config(data, environ)
+        workbench.parse_config(data, {})
     return error.value.problems
 
 
-AT = "toolboxes.t.mcpServers.s"
+def warned_about(config: workbench.WorkbenchConfig) -> list[str]:
+    """The places of a configuration's warnings."""
+    return [line.partition(": ")[0] for line in config.warnings]
+
+
 BAD_ENTRIES = """
 {"disabled": "yes", "command": "x"} => .disabled: expected a boolean, found a string
 {} => : expected either 'command' or 'url', found neither
-{"command": "x", "serverUrl": "http://x"} => : expected either 'command' or 'url', found both
+{"comand": "x"} => : expected either 'command' or 'url', found neither (unknown keys \
+comand)
+{"command": "x", "serverUrl": "y"} => : expected either 'command' or 'url', found both
 {"command": "x", "type": "sse"} => .type: expected stdio, found another string
-{"url": "http://x", "type": "stdio"} => .type: expected http or sse, found another string
+{"url": "http://x", "type": "a"} => .type: expected http or sse, found another string
 {"command": ""} => .command: expected a non-empty string, found an empty string
 {"command": "x", "args": ["y", true]} => .args[1]: expected a string, found a boolean
 {"url": "x.com"} => .url: expected an http:// or https:// URL, found another string
 {"command": "x", "toolFilters": "a*"} => .toolFilters: expected a list, found a string
-""".strip().splitlines()
+{"command": "s3c\\r"} => .command: expected no control characters
+{"url": "https://x/s3c\\r\\n"} => .url: expected no control characters
+{"url": "https://x", "headers": {"A": "s3c\\n"}} => .headers.A: expected no control
+{"url": "https://x:s3c/t@x"} => .url: expected an http:// or https:// URL
+{"url": "https://x:s3c?t@x"} => .url: expected an http:// or https:// URL
+{"url": "https://x:s3c#t@x"} => .url: expected an http:// or https:// URL
+""".strip()
 
 
-@pytest.mark.parametrize("case", BAD_ENTRIES)
+@pytest.mark.parametrize("case", BAD_ENTRIES.splitlines())
 def test_a_bad_server_entry_is_an_error(case: str) -> None:
     entry, _, problem = case.partition(" => ")
-    assert problems_of(one_server(**json.loads(entry))) == [AT + problem]
+    [told] = problems_of(one_server(json.loads(entry)))
+    assert told.startswith(AT + problem) and "s3c" not in told
 
 
+# Each line of JSON is a configuration; below it are its problems.
 BAD_CONFIGURATIONS = """
 []
   configuration: expected an object, found a list
 {"projects": {}, "theme": "dark"}
-  configuration: expected 'toolboxes', or another client's 'mcpServers' or 'servers', found none of them
+  configuration: expected 'toolboxes', or another client's mcpServers, servers, \
+context_servers, mcp_servers, found none of them
 {"toolMode": null, "toolboxes": {"t": null, "u": {}}}
   toolboxes.t: expected an object, found null
   toolboxes.u.description: expected a string, found nothing
@@ -815,93 +960,133 @@ BAD_CONFIGURATIONS = """
   toolboxes.t.description: expected a non-empty string, found an empty string
   toolboxes.t.mcpServers: expected at least one server that is not disabled, found none
 {"toolboxes": {"a__b": {"description": "d", "mcpServers": {"a_": {"command": "x"}}}}}
-  toolboxes.a__b: expected a printable name without '__' that does not end in '_', found "a__b"
-  toolboxes.a__b.mcpServers.a_: expected a printable name without '__' that does not end in '_', found "a_"
+  toolboxes.a__b: expected NAME, found "a__b"
+  toolboxes.a__b.mcpServers.a_: expected NAME, found "a_"
 {"mcpServers": {"s": {"command": "x", "args": ["${NO} ${a"]}}}
-  mcpServers.s.args[0]: environment variable NO is not set: set it, or write ${NO:-default}
+  mcpServers.s.args[0]: environment variable NO is not set: set it, or write \
+${NO:-default}
   mcpServers.s.args[0]: expected a '}' after '${', found the end of the string
-{"servers": {"": {"command": "x"}, "\\u200b": {"command": "x"}, "s": 1, "t": {"description": 1, "url": "http://x"}}}
-  servers."": expected a printable name without '__' that does not end in '_', found ""
-  servers."\\u200b": expected a printable name without '__' that does not end in '_', found "\\u200b"
+{"servers": {"": {"command": "x"}, "\\u200b": {"command": "x"}, "s": 1, \
+"t": {"description": 1, "url": "http://x"}}}
+  servers."": expected NAME, found ""
+  servers."\\u200b": expected NAME, found "\\u200b"
   servers.s: expected an object, found a number
   servers.t.description: expected a string, found a number
 {"toolMode": "dynamic", "toolboxes": []}
   toolboxes: expected an object, found a list
   Configuration field 'toolMode' set to 'dynamic' is no longer supported.
   Dynamic mode was removed in version 0.10.0.
-  Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is now implicit).
+  Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is now \
+implicit).
   For migration guidance, see: "Upgrading" in README.md
-"""
+""".replace("NAME", "a printable name without '__' that does not end in '_'")
 
 
 @pytest.mark.parametrize("case", re.split(r"\n(?=\S)", BAD_CONFIGURATIONS.strip()))
 def test_a_bad_configuration_is_reported_whole(case: str) -> None:
-    data, *problems = map(str.strip, case.splitlines())
+    data, *problems = case.split("\n  ")
     assert problems_of(json.loads(data)) == problems
 
 
-def warned_about(config: workbench.WorkbenchConfig) -> list[str]:
-    """The places of a configuration's warnings."""
-    return [line.split(": ")[0] for line in config.warnings]
-
-
-def test_what_is_ignored_is_warned_about_except_comments() -> None:
-    more = {"headers": 5, "timeout": 1, "autoApprove": ["${"], "unit": None}
-    data = one_server(command="x", env={"_": 1, "${A}": "${A}"}, _x="${", **more)
-    data |= {"mcpServers": {}, "toolMode": "proxy", "_": "${"}
+def test_what_is_ignored_is_warned_about_unless_it_is_meant_to_be() -> None:
+    data = one_server({"command": "x", "timeout": 1, "autoApprove": ["${"], "_x": "${"})
     box = data["toolboxes"]["t"]
-    off = {"command": "${UNSET}", "disabled": True}
-    box["mcpServers"] |= {"_": [1], "off": off}
-    box |= {"_y": "${", "icon": "${UNSET}"}
-    config = workbench.parse_config(data, {"A": "v"})
-    server = workbench.ServerConfig("stdio", command="x", env={"${A}": "v"})
+    box["mcpServers"]["off"] = {"command": "${UNSET}", "disabled": True}
+    box["mcpServers"]["_comment"] = [1]
+    box["_comment"] = box["icon"] = "${UNSET}"
+    data.update(_comment="${", mcpServers={}, toolMode="proxy")
+    config = workbench.parse_config(data, {})
+    server = workbench.ServerConfig("stdio", command="x")
     assert config.toolboxes == {"t": workbench.ToolboxConfig("d", {"s": server})}
-    places = ["mcpServers", "toolboxes.t.icon", *(f"{AT}.{key}" for key in more)]
-    assert warned_about(config) == [*places, "toolMode"]
+    assert warned_about(config) == ["configuration", "toolboxes.t", AT, "toolMode"]
 
 
-# A client's own file; then for each server its toolbox's name, how it is started, all
-# strings that it gets, and its description if it has its own; last the places that are
-# warned about.
+# Files as other clients write them; below each, for every server: its toolbox's name,
+# how it is started, all strings that it gets, which tools it may (+) and may not (-)
+# offer, its description if it has its own; last the places that are warned about.
 CLIENT_FILES = """
-Claude {"numStartups": 5, "projects": {"/p": {"mcpServers": {}}}, "oauthAccount": "${",
-  "mcpServers": {"a": {"type": "http", "url": "${BASE:-https://a.b}/mcp", "headers": {}},
-    "b": {"type": "sse", "url": "https://b"}, "c": {"type": "stdio", "command": "uvx"}}}
-  a: http https://a.b/mcp
-  b: sse https://b
-  c: stdio uvx
-VS Code {"inputs": [{"type": "promptString", "id": "key", "password": true}], "servers": {
-    "a": {"type": "http", "url": "https://a", "headers": {"A": "Bearer ${input:key}"}}}}
-  a: http https://a Bearer ${input:key}
-  ! servers.a.headers.A
-Others {"theme": "GitHub", "mcpServers": {
-    "a": {"command": "npx", "args": ["z"], "env": {"K": "${env:KEY}"}, "envFile": ".env"},
-    "b": {"type": "streamableHttp", "url": "https://b", "headers": {"K": "${KEY}"}},
-    "c": {"transport": "streamable-http", "serverUrl": "https://c"},
-    "d": {"httpUrl": "https://d", "description": "Its own", "trust": false},
-    "off": {"command": "${UNSET}", "disabled": true}}}
-  a: stdio npx z k
-  b: http https://b k
-  c: http https://c
-  d: http https://d (Its own)
-  ! mcpServers.a.envFile mcpServers.d.trust
+=== Claude Code: .claude.json
+{"numStartups": 5, "oauthAccount": "${", "mcpServers": {
+  "a": {"type": "http", "url": "${B:-https://a.b}/@c/mcp?d=e@f", "headers": {}},
+  "b": {"type": "sse", "url": "https://b"}},
+ "projects": {"/elsewhere": {"mcpServers": {"x": {"command": "${UNSET}"}}},
+  "FOLDER": {"allowedTools": [], "mcpServers": {
+    "c": {"type": "stdio", "command": "uvx", "args": ["z"], "env": {}}}}}}
+> a: http https://a.b/@c/mcp?d=e@f
+> b: sse https://b
+> c: stdio uvx z
+=== VS Code: mcp.json
+{ // as in "http://", and with a\u00a0no-break space
+  "inputs": [{"type": "promptString", "id": "key", "password": true},],
+  "servers": {"a": {"type": "http", "url": "https://a//,}/*b*/", /* { "x": */
+    "headers": {"A": "Bearer ${input:key}"}},}}
+> a: http https://a//,}/*b*/ Bearer ${input:key}
+> ! servers.a.headers.A
+=== Zed: settings.json
+{"theme": "One", "context_servers": { "a": {"source": "custom", "command": "x",},},} //
+> a: stdio x
+> ! context_servers.a
+=== Codex: config.toml
+[mcp_servers.a]
+command = "npx"
+enabled_tools = ["r*"]
+disabled_tools = ["rm"]
+env = { K = "k" }
+[mcp_servers.a.tools.read]
+approval_mode = "approve"
+[mcp_servers.b]
+url = "https://b"
+bearer_token_env_var = "TOKEN"
+enabled = false
+> a: stdio npx k +r* -rm
+> ! mcp_servers.a
+=== Gemini CLI: settings.json
+{"theme": "GitHub", "mcpServers": {"a": {"httpUrl": "https://a",
+  "headers": {"A": "Bearer $KEY"}, "timeout": 9, "trust": false,
+  "includeTools": ["r"], "excludeTools": ["s"], "description": "Its own"}}}
+> a: http https://a Bearer $KEY +r -s (Its own)
+> ! mcpServers.a mcpServers.a.headers.A
+=== Cursor, Windsurf, Cline, opencode, JetBrains, Kiro, and Copilot CLI: mcp.json
+{"mcpServers": {
+  "a": {"command": "npx", "args": ["z"], "env": {"_J": "${env:KEY}"}, "envFile": "x"},
+  "b": {"serverUrl": "https://b", "headers": {"K": "${KEY}"}, "disabledTools": ["t"]},
+  "c": {"type": "streamableHttp", "url": "https://c", "disabled": false, "timeout": 9},
+  "d": {"type": "remote", "url": "https://d", "enabled": true},
+  "e": {"type": "local", "command": ["${UNSET}"], "enabled": false},
+  "f": {"command": "${UNSET}", "disabled": true, "autoApprove": []},
+  "g": {"type": "local", "command": "npx", "args": [], "tools": ["r", "s"]}}}
+> a: stdio npx z k
+> b: http https://b k -t
+> c: http https://c
+> d: http https://d
+> g: stdio npx +r +s
+> ! mcpServers.a mcpServers.c
 """
 
 
-@pytest.mark.parametrize("case", re.split(r"\n(?=[A-Z])", CLIENT_FILES.strip()))
-def test_the_file_of_another_client_is_a_configuration(case: str) -> None:
-    data, *expected = re.split(r"\n  (?=\w+: |! )", case[case.index("{") :])
-    config = workbench.parse_config(json.loads(data), {"KEY": "k"})
+@pytest.mark.parametrize("case", CLIENT_FILES.split("\n=== ")[1:])
+def test_the_file_of_another_client_is_a_configuration(
+    case: str, tmp_path: Path, monkeypatch: Monkey
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written, *expected = case.strip().split("\n> ")
+    title, _, written = written.partition("\n")
+    file = Path(title.split(": ")[1])
+    file.write_text(written.replace("FOLDER", os.getcwd()), "utf-8")
+    config = workbench.load_config(str(file), {"KEY": "k"})
     found = []
     for name, box in config.toolboxes.items():
         server = box.servers[name]
-        told = [server.transport, server.command or server.url, *server.args]
-        told += [*server.env.values(), *server.headers.values()]
+        words = [f"{name}:", server.transport, server.command or server.url]
+        words += [*server.args, *server.env.values(), *server.headers.values()]
+        if server.tool_filters != workbench.ServerConfig("").tool_filters:
+            words += map("+{}".format, server.tool_filters)
+        words += map("-{}".format, server.excluded_tools)
         if box.description != f"Tools of the MCP server '{name}'":
-            told.append(f"({box.description})")
-        found.append(f"{name}: {' '.join(told)}")
+            words.append(f"({box.description})")
+        found.append(" ".join(words))
     if config.warnings:
-        found.append(f"! {' '.join(warned_about(config))}")
+        found.append(" ".join(["!", *warned_about(config)]))
     assert found == expected
 
 
@@ -916,61 +1101,77 @@ ${RAW} = ${A} $A \1 }
 ${NO:-${A}} = ${A}
 ${A}} = x}
 $A $ $} $${A} = $A $ $} $x
-"""
+""".strip()
+
+
+@pytest.mark.parametrize("case", EXPANSIONS.splitlines())
+def test_a_variable_expands_in_one_pass_to_its_value_as_it_is(case: str) -> None:
+    text, _, expected = case.partition(" = ")
+    data = one_server({"command": "x", "args": [text], "env": {"${A}": text}})
+    [server] = workbench.parse_config(data, VARIABLES).toolboxes["t"].servers.values()
+    assert list(server.args) == [expected]
+    assert server.env == {"${A}": expected}  # a key stays as it is
+
+
 LEFT_ALONE = "${} ${a} ${1X} ${A%/} ${A-d} ${A:=d} ${:-d} ${Ä} ${A٣} ${A${A} ${input:A}"
-LEFT_ALONE += " ${env:a} ${env:} ${ENV:A}"
+LEFT_ALONE += " ${env:a} ${env:} ${ENV:A} $MY_TOKEN $A"
 
 
-def test_variables_expand_and_what_only_looks_like_one_is_warned_about() -> None:
-    rows = [tuple(line.split(" = ")) for line in EXPANSIONS.strip().splitlines()]
-    rows += [(text, text) for text in LEFT_ALONE.split()]
-    data = one_server(command="x", args=[text for text, _ in rows])
+@pytest.mark.parametrize("text", LEFT_ALONE.split())
+def test_what_only_looks_like_a_variable_stays_and_is_warned_about(text: str) -> None:
+    data = one_server({"command": "x", "args": ["y", text]})
     config = workbench.parse_config(data, VARIABLES)
-    expanded = config.toolboxes["t"].servers["s"].args
-    assert [(text, it) for (text, _), it in zip(rows, expanded, strict=True)] == rows
-    left = [f"{AT}.args[{i}]" for i, (text, it) in enumerate(rows) if text == it]
-    assert warned_about(config) == left
+    assert list(config.toolboxes["t"].servers["s"].args) == ["y", text]
+    [warning] = config.warnings
+    assert warning.startswith(f"{AT}.args[1]: {json.dumps(text)} ")
 
 
-BAD_FILES = [
-    (b"", "line 1 column 1 "),
-    (b'{"a":\n x}', "line 2 column 2 "),
-    (b"{} {}", "line 1 column 4 "),
-    (b'{"\xe4": 1}', "UTF-8"),
-    (b'{"a":' * 100_000 + b"0" + b"}" * 100_000, "JSON"),
-    (b'{"a": 1, "\\u0061": 1, "toolboxes": {}}', '"a"'),
-]
+BAD_FILES = {
+    b"": "line 1 column 1 ",
+    b'{"a":\n x}': "line 2 column 2 ",
+    b"{} {}": "line 1 column 4 ",
+    b"[mcp_servers.s]\n# x\n{": "(at line 3, column 1)",  # in a *.toml
+    b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6 ",
+    b'{"\xe4": 1}': "UTF-8",
+    b'{"a":' * 100_000 + b"0" + b"}" * 100_000: "JSON",
+}
 
 
-@pytest.mark.parametrize(("data", "told"), BAD_FILES)
-def test_a_file_must_be_plain_json(data: bytes, told: str, tmp_path: Path) -> None:
-    path = tmp_path / "c.json"
-    path.write_bytes(data)
-    with pytest.raises(workbench.ConfigError) as error:
-        workbench.load_config(str(path), {})
-    [problem] = error.value.problems
-    assert (str(error.value), told in problem) == (f"{path}:\n{problem}", True)
+def test_a_file_that_is_no_json_is_an_error_that_says_where(tmp_path: Path) -> None:
+    for data, told in BAD_FILES.items():
+        path = tmp_path / ("c.toml" if "(" in told else "c.json")
+        path.write_bytes(data)
+        with pytest.raises(workbench.ConfigError) as error:
+            workbench.load_config(str(path), {})
+        [problem] = error.value.problems
+        assert told in problem
+        assert str(error.value) == f"{path}:\n{problem}"
 
 
-def test_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
+def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
-    find, variable = workbench.find_config, "WORKBENCH_CONFIG"
-    [server] = find(None, {}).toolboxes["demo"].servers.values()
-    program = (sys.executable, os.path.abspath(workbench.__file__), "--toolbox")
-    assert (server.command, *server.args) == program
-    for name in ("a", "b", "workbench-config.json"):
+    [demo] = workbench.find_config(None, {}).toolboxes["demo"].servers.values()
+    program = [os.path.abspath(workbench.__file__), "--toolbox"]
+    assert [demo.command, *demo.args] == [sys.executable, *program]
+    for name in ("argument", "variable", "workbench-config.json"):
         Path(name).write_text('\ufeff{"toolboxes": {}}', "utf-8")
-    assert find("a", {variable: "b"}).source == "a"
-    assert find(None, {variable: "b"}).source == "b"
-    assert find(None, {}).source == "workbench-config.json"
-    for path, environ in ("no", {}), (".", {}), ("", {}), (None, {variable: "no"}):
+    environ = {"WORKBENCH_CONFIG": "variable"}
+    assert workbench.find_config("argument", environ).source == "argument"
+    assert workbench.find_config(None, environ).source == "variable"
+    assert workbench.find_config(None, {}).source == "workbench-config.json"
+
+
+def test_a_given_path_that_cannot_be_read_is_an_error() -> None:
+    variable = {"WORKBENCH_CONFIG": "no"}
+    for path, environ in (("no", {}), (".", {}), ("", {}), (None, variable)):
         with pytest.raises(workbench.ConfigError, match="cannot be read: "):
-            find(path, environ)
+            workbench.find_config(path, environ)
 
 
-def test_the_example_loads_without_variables() -> None:
+def test_the_example_loads_without_variables_and_warnings() -> None:
     example = workbench.load_config(str(ROOT / "workbench-config.example.json"), {})
-    assert (len(example.toolboxes) > 0, example.warnings) == (True, ())
+    assert len(example.toolboxes) > 0
+    assert example.warnings == ()
 
 
 def test_the_script_header_asks_for_what_the_requirements_ask_for() -> None:
@@ -979,26 +1180,31 @@ def test_the_script_header_asks_for_what_the_requirements_ask_for() -> None:
     assert header is not None
     fields = tomllib.loads(header[1].replace("# ", ""))
     requirements = (ROOT / "requirements.txt").read_text().split()
-    assert [*fields["dependencies"], "pytest"] == requirements
+    assert fields["dependencies"] + ["pytest"] == requirements
 
 
-FILTERS: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "star": ({"toolFilters": "*"}, ["read_a", "Read_b", "list", "read", "🧰 a__b_"]),
-    "patterns": ({"toolFilters": ["read_*", "l?st"]}, ["read_a", "list"]),
-    "classes": ({"toolFilters": ["[Rr]ead_[!a]", "read"]}, ["Read_b", "read"]),
-    "none": ({"toolFilters": []}, []),
-}
+ODD_NAMES = ["read_a", "Read_b", "list", "read", "🧰 a__b_"]
+FILTERS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"toolFilters": "*"}, ODD_NAMES),
+    ({"toolFilters": ["read_*", "l?st"]}, ["read_a", "list"]),
+    ({"toolFilters": ["[Rr]ead_[!a]", "read"]}, ["Read_b", "read"]),
+    ({"toolFilters": []}, []),
+    ({"tools": ["[!l]*"], "excludeTools": ["?ead", "read_a"]}, ["Read_b", "🧰 a__b_"]),
+    ({"excludeTools": ["l*"], "disabledTools": ["*a*"]}, []),
+]
 
 
-async def test_a_filtered_tool_can_be_neither_seen_nor_called() -> None:
-    names = FILTERS["star"][1]
-    servers = {s: entry("tools_named", *names, **f) for s, (f, _) in FILTERS.items()}
-    async with connected(configuration(**servers)) as client:
-        seen = [tool["name"] for tool in (await open_box(client))["tools"]]
-        tried = [(s, n, await use(client, s, n)) for s in servers for n in names]
-    called = [f"box__{s}__{n}" for s, n, result in tried if not result.is_error]
-    allowed = [f"box__{s}__{n}" for s, (_, ns) in FILTERS.items() for n in ns]
-    assert seen == called == allowed
+@pytest.mark.parametrize(("filters", "allowed"), FILTERS)
+async def test_a_filtered_tool_can_be_neither_seen_nor_called(
+    filters: dict[str, Any], allowed: list[str]
+) -> None:
+    server = entry("tools_named", *ODD_NAMES, **filters)
+    async with connected(configuration(s=server)) as client:
+        seen = [each["name"] for each in (await open_box(client))["tools"]]
+        assert seen == [f"box__s__{name}" for name in allowed]
+        for name in ODD_NAMES:
+            result = await use(client, "s", name)
+            assert result.is_error == (name not in allowed), name
 
 
 # === Tool names =======================================================================
@@ -1007,299 +1213,12 @@ async def test_a_filtered_tool_can_be_neither_seen_nor_called() -> None:
 def test_a_full_tool_name_splits_into_its_parts_and_nothing_else_does() -> None:
     for name in ("t s x", "a_b c-d _x", "t s __x", "ä s.1 x__y_ ", "t s _"):
         parts = tuple(name.split(" ", 2))
-        assert workbench.split_tool_name(workbench.full_tool_name(*parts)) == parts
+        full_name = workbench.full_tool_name(*parts)
+        assert full_name == "__".join(parts)
+        assert workbench.split_tool_name(full_name) == parts
     for name in ("", "x", "t__s", "t__s__", "__s__x", "t____x"):
         with pytest.raises(ValueError):
             workbench.split_tool_name(name)
-
-
-# === MCP server =======================================================================
-
-ERAS = pytest.mark.parametrize("mode", ["legacy", "auto"])
-INSTRUCTIONS = """\
-Available Toolboxes:
-
-web (1 server)
-  Description: The web
-
-main (2 servers)
-  Description: Files, and ünïcode
-
-Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."""
-
-
-@ERAS
-async def test_the_handshake_tells_the_truth(mode: str) -> None:
-    local, remote = {"command": "x"}, {"url": "https://example.com/mcp"}
-    servers = {"a": local, "b": remote, "off": {"disabled": True}}
-    toolboxes = {
-        "web": {"description": "The web", "mcpServers": {"s": remote}},
-        "main": {"description": "Files, and ünïcode", "mcpServers": servers},
-    }
-    async with connected({"toolboxes": toolboxes}, mode) as client:
-        info, capabilities = client.server_info, client.server_capabilities
-        assert (client.protocol_version == "2026-07-28") == (mode == "auto")
-        assert client.instructions == INSTRUCTIONS
-    assert info is not None
-    assert (info.name, info.version) == ("mcp-workbench", "0.10.0")
-    declared = capabilities.model_dump(by_alias=True, exclude_none=True)
-    assert declared == {"tools": {"listChanged": False}, "logging": {}}
-
-
-async def listed(client: Client) -> list[dict[str, Any]]:
-    """The tools of `tools/list` as they are on the wire."""
-    tools = (await client.list_tools()).tools
-    return [each.model_dump(by_alias=True, exclude_none=True) for each in tools]
-
-
-@ERAS
-async def test_listing_the_two_tools_starts_nothing(mode: str, tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    async with connected(configuration(s=entry("noted", notes)), mode) as client:
-        tools = await listed(client)
-        assert not notes.exists()
-        await open_box(client)
-        assert await listed(client) == tools
-    opening = {**DEFAULT_HINTS, "destructiveHint": False, "idempotentHint": True}
-    hints = [{**DEFAULT_HINTS, **each["annotations"]} for each in tools]
-    assert hints == [opening, DEFAULT_HINTS] and all(each["title"] for each in tools)
-    meta = {"anthropic/maxResultSizeChars": 200_000}
-    told = [(each["name"], each.get("_meta")) for each in tools]
-    assert told == [("open_toolbox", meta), ("use_tool", None)]
-
-
-async def test_the_tools_name_the_toolboxes_and_cost_little() -> None:
-    [box] = one_server(command="x")["toolboxes"].values()
-    async with connected({"toolboxes": {"b": box, "ä a": box}}) as client:
-        tools = await listed(client)
-    keys = ("name", "description", "inputSchema")  # what clients send to a model
-    told = [{key: each[key] for key in keys} for each in tools]
-    name = told[0]["inputSchema"]["properties"]["toolbox_name"]
-    assert name.pop("enum") == ["b", "ä a"]
-    # 170 tokens: o200k makes 145 of 606 bytes of these texts, and more than four bytes
-    # to a token of any like them.
-    assert len(json.dumps(told, separators=(",", ":"))) <= 170 * 4
-
-
-# === Environment and secrets ==========================================================
-
-
-async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) -> None:
-    for name in ("TOKEN", "ARG", "OFF", "NOTE"):
-        monkeypatch.setenv(f"WB_{name}", name)
-    config = configuration(
-        named=entry("environment", env={"WB_TOKEN": "${WB_TOKEN}"}),
-        renamed=entry("environment", env={"WB_OTHER": "${WB_TOKEN:-}"}),
-        argument=entry("environment", "${env:WB_ARG} ${HOME} ${PATH}"),
-        off=entry("environment", "${WB_OFF}", disabled=True),
-        none=entry("environment", _note="${WB_NOTE}"),
-    )
-    seen = {}
-    async with connected(config) as client:
-        await open_box(client)
-        for server in ("named", "renamed", "argument", "none"):
-            variables = json.loads(text(await use(client, server, "get")))
-            assert variables.keys() >= {"HOME", "PATH"}
-            names = {name for name in variables if name.startswith("WB_")}
-            seen[server] = names - {"WB_NOTE"}  # which all see
-    own: dict[str, set[str]] = {"named": {"WB_TOKEN"}, "renamed": {"WB_OTHER"}}
-    assert seen == {**own, "argument": set(), "none": set()}
-
-
-TOKEN = "tok-0123456789"
-KEY = "---BEGIN---\nMIIEpAIBAAKC\\ä\n---END---"
-LITERALS = ["env-0123456", "header-0123", "query-01234", "user-012345", "pass-012345"]
-
-
-async def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> None:
-    monkeypatch.setenv("WB_TOKEN", TOKEN)
-    monkeypatch.setenv("WB_KEY", KEY)
-    words = ("${WB_TOKEN}", "${WB_KEY}", *LITERALS, "Grüße")
-    value, header, query, user, password = LITERALS
-    url = f"http://{user}:{password}@127.0.0.1:1/mcp?"
-    config = configuration(
-        call=entry("dying", "call", *words, env={"A": "${WB_TOKEN}", "B": value}),
-        start=entry("dying", "start", *words),
-        command={"command": "/none/${WB_TOKEN}"},
-        cwd=entry("plain", cwd="/none/${WB_TOKEN}"),
-        http={"url": url + "a=${WB_TOKEN}", "headers": {"A": "Bearer ${WB_TOKEN}"}},
-        sse={"url": url + query, "type": "sse", "headers": {"A": f"Bearer {header}"}},
-    )
-    async with connected_process(config, tmp_path) as client:
-        answer = await open_box(client)
-        failed = answer["servers_failed"]
-        errors = [text(await use(client, server, "die")) for server in failed]
-        errors.append(text(await use(client, "call", "die")))
-    assert failed.keys() == {"start", "command", "cwd", "http", "sse"}
-    stderr = (tmp_path / "stderr").read_text()
-    assert f"[box/start] ***{' ***' * len(LITERALS)} Grüße\n" in stderr
-    masked = [failed["start"], failed["command"], failed["cwd"], errors[-1]]
-    assert all("***" in reason for reason in masked)
-    everything = "\n".join([stderr, json.dumps(answer), *errors])
-    secrets = [TOKEN[:6], "BEGIN", "MIIE", "END", *LITERALS]
-    assert [secret for secret in secrets if secret in everything] == []
-    assert f"Serving box from {tmp_path}" in stderr.splitlines()[0]
-    assert re.search("DEBUG .*box/call.*: .*die", stderr)  # the names of its tools
-
-
-def test_only_what_may_be_secret_is_masked(tmp_path: Path) -> None:
-    environ = {"SHORT": "1234567", "PLACE": str(tmp_path), "T": TOKEN, "U": "unused-00"}
-    words = ["${SHORT} ${PLACE} ${T} ${NO:-default-0}", "argument-0"]
-    data = one_server(command="x", args=words, env={"A": (key := 'a"quote\\d  ä')})
-    mask = workbench.parse_config(data, environ).mask
-    plain = f"argument-0 1234567 default-0 {tmp_path} unused-00"
-    assert mask(f"{plain} {TOKEN}") == f"{plain} ***"
-    forms = key, json.dumps(key)[1:-1], json.dumps(key, ensure_ascii=False)[1:-1]
-    assert [mask(f"<{form}>") for form in forms] == ["<***>"] * 3
-
-
-async def test_a_secret_longer_than_what_is_shown_of_a_line_is_masked() -> None:
-    secret = "s3cret" * 80
-    code = "sys.stderr.write(os.environ['KEY'] + '\\n'); sys.exit(3)"
-    config = configuration(a=entry("scripted", code, env={"KEY": secret}))
-    async with connected(config) as client:
-        result = await client.call_tool("open_toolbox", {"toolbox_name": "box"})
-    assert "***" in text(result) and "s3cret" not in text(result)
-
-
-# === The command line =================================================================
-
-Capture = pytest.CaptureFixture[str]
-
-
-def test_a_bad_configuration_ends_the_program(tmp_path: Path, capsys: Capture) -> None:
-    [path, *_] = arguments = command(configuration(s={}, u={}), tmp_path, "--check")[2:]
-    assert workbench.main(arguments) == 1
-    places = [line.partition(": ")[0] for line in capsys.readouterr().err.splitlines()]
-    assert places == [f"{path}:", *(f"toolboxes.box.mcpServers.{s}" for s in "su")]
-
-
-async def test_the_demo_is_served_and_says_what_it_is(tmp_path: Path) -> None:
-    start: Any = {"command": sys.executable, "args": [workbench.__file__]}
-    parameters = StdioServerParameters(**start, cwd=tmp_path)
-    with (tmp_path / "stderr").open("w") as log:
-        async with Client(stdio_client(parameters, errlog=log)) as client:
-            arguments = {"toolbox_name": "demo", "tool_name": "demo__toolbox__echo"}
-            call = {**arguments, "arguments": {"text": "Hi."}}
-            assert text(await client.call_tool("use_tool", call)) == "Hi."
-            told = client.instructions or ""
-    assert "demo (1 server)" in told
-    for note in (told.splitlines()[-1], (tmp_path / "stderr").read_text()):
-        assert "demo" in note and "argument" in note and "WORKBENCH_CONFIG" in note
-
-
-async def test_no_toolbox_from_a_path_that_is_no_text_is_told(tmp_path: Path) -> None:
-    folder = tmp_path / os.fsdecode(b"of-\xff-bytes")
-    folder.mkdir()
-    async with connected_process({"toolboxes": {}}, folder) as client:
-        [opening, _] = await listed(client)
-        instructions = client.instructions or ""
-    assert "INFO Serving no toolboxes from /" in (folder / "stderr").read_text()
-    assert re.match("No toolboxes configured.*'toolboxes'.*-bytes/", instructions)
-    assert "enum" not in opening["inputSchema"]["properties"]["toolbox_name"]
-
-
-def test_an_older_python_gets_a_sentence() -> None:
-    found = Path.home().glob(".pyenv/versions/3.10.*/bin/python")
-    python = next(found, None) or shutil.which("python3.10")
-    if python is None:
-        pytest.skip("needs a Python 3.10")
-    arguments = [python, workbench.__file__, "--version"]
-    process = subprocess.run(arguments, capture_output=True, check=False)
-    assert re.fullmatch(rb".*Python 3\.11 or newer.* 3\.10\..*\n", process.stderr)
-    assert process.returncode == 1
-
-
-def test_check_prints_each_server_as_it_settles(tmp_path: Path) -> None:
-    gate, starts = tmp_path / "gate", tmp_path / "starts"
-    code = f"open({str(starts)!r}, 'a').write('x'); exit('last words')"
-    config = configuration(
-        slow=entry("noted", tmp_path / "slow", gate),
-        bad={"command": sys.executable, "args": ["-c", code]},
-        s=entry("tools_named", "a", toolFilters=["a", "no_*"], colour="red"),
-    )
-    arguments = command(config, tmp_path, "--check")
-    env = {**os.environ, "PYTHONUNBUFFERED": ""}
-    pipes: dict[str, Any] = {"stdout": PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(arguments, env=env, encoding="utf-8", **pipes) as process:
-        assert process.stdout is not None
-        end = threading.Timer(60, process.kill)
-        end.start()
-        lines = [process.stdout.readline() for _ in range(4)]
-        gate.touch()
-        slow, _ = process.stdout.readlines()
-        end.cancel()
-    unknown, unmatched, bad, good = sorted(lines, key=lambda x: ("WARN" not in x, x))
-    assert "box.mcpServers.s.colour" in unknown and "no_*" in unmatched
-    assert re.fullmatch(r"box/bad +FAILED +\d+\.\d s +.*status 1.*last words\n", bad)
-    assert re.fullmatch(r"box/s +ok +\d+\.\d s +1 tool .*\n", good)
-    assert re.match(r"box/slow +ok .*4 tools", slow)
-    assert (process.returncode, starts.read_text()) == (1, "x")
-
-
-async def test_check_tells_the_cost(capsys: Capture, monkeypatch: Monkey) -> None:
-    told = "lambda _: {**initialized(), 'instructions': 'i' * 500}"
-    toolboxes = {}
-    for name, described in {"over": "'d' * 51_000", "under": "'ä' * 48_000"}.items():
-        costly = f"tool(description={described}, title='t' * 99), initialize={told}"
-        server = entry("scripted", f"serve_raw({costly})")
-        toolboxes[name] = {"description": "d", "mcpServers": {"s": server}}
-    config = workbench.parse_config({"toolboxes": toolboxes}, os.environ)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    for no_color in ("1", ""):
-        monkeypatch.setenv("NO_COLOR", no_color)
-        assert await workbench.check(config) == 0
-        *servers, context, large = capsys.readouterr().out.splitlines()
-        assert ["\033[32mok" in line for line in servers] == [not no_color] * 2
-    lines = "\n".join([*sorted(servers), context]).replace(",", "")
-    over, under, own, native = map(int, re.findall("([0-9]+) bytes", lines))
-    assert [over, under] == pytest.approx([51_620, 96_620], abs=50)
-    assert native == pytest.approx(147_120, abs=50) and 600 < own < 1_200
-    assert "'over'" in large and "'under'" not in large
-
-
-IMAGE = {"type": "image", "data": "AA==", "mimeType": "image/png"}
-IMAGE_RESULT = json.dumps({"content": [IMAGE], "isError": False}, indent=2)
-CALLS = [  # of a tool, its arguments; status, stdout, and what stderr tells
-    ("box__s__texts", "{}", 0, "a é\nb\n", ""),
-    ("box__s__echo", '{"a": 1}', 0, '{"name": "echo", "arguments": {"a": 1}}\n', ""),
-    ("box__s__image", "{}", 0, f"{IMAGE_RESULT}\n", ""),
-    ("box__s__refusal", "{}", 1, "no\n", ""),
-    ("no__s__x", "{}", 1, "", "Toolbox 'no' not found. Available toolboxes: box"),
-    ("box__s__echo", "{", 1, "", "JSON"),
-    ("box__s__echo", "[1]", 1, "", "object"),
-]
-
-
-async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
-    data = configuration(s=entry("shapes"))
-    config, failed = workbench.parse_config(data, os.environ), []
-    for name, arguments, status, stdout, why in CALLS:
-        found = await workbench.call(config, name, arguments), *capsys.readouterr()
-        if found[:2] != (status, stdout) or why not in found[2]:
-            failed.append((name, arguments, *found))
-    assert failed == []
-
-
-def test_call_works_without_a_path(tmp_path: Path) -> None:
-    program, file, _ = command(configuration(s=entry("plain")), tmp_path)
-    arguments = [program, file, "--call", "box__s__echo", '{"a": 1}']
-    place: Any = {"cwd": tmp_path, "env": {**os.environ, "WORKBENCH_CONFIG": ""}}
-    assert subprocess.check_output(arguments, **place) == b'{"a": 1}\n'
-
-
-BAD_OPTIONS = ["--nonsense", "--call", "--call a b c", "--check --call a", "a b"]
-BAD_OPTIONS += ["--http 1", "--check --toolbox", "--toolbox --http"]
-BAD_OPTIONS += ["--call NAME FILE", "--call FILE NAME", "--call NAME {} FILE"]
-
-
-@pytest.mark.parametrize("options", BAD_OPTIONS)
-def test_unfit_options_end_with_status_2(options: str, capsys: Capture) -> None:
-    arguments = options.replace("FILE", workbench.__file__).split()
-    with pytest.raises(SystemExit) as end:  # not `main`: it could end this process
-        workbench.parse_command_line(arguments)
-    told = "CONFIG goes before --call" in " ".join(capsys.readouterr().err.split())
-    assert (end.value.code, told or "FILE" not in options) == (2, True)
 
 
 # === Opening a toolbox ================================================================
@@ -1319,13 +1238,18 @@ def runs(code: str) -> dict[str, Any]:
     return entry("scripted", code)
 
 
+def lists(result: str) -> dict[str, Any]:
+    """A server that answers a request `r` for its tools with this Python value."""
+    return runs(f"serve_raw(tools_list=lambda r: {result})")
+
+
 def noted_pids(file: Path) -> list[int]:
-    """The starts of the `noted` servers of this file."""
+    """The processes of the `noted` servers of this file, in the order of starts."""
     return [int(word) for word in file.read_text().split() if word.isdigit()]
 
 
-async def shown_names(client: Client) -> list[str]:
-    return [tool["name"] for tool in (await open_box(client))["tools"]]
+async def shown_names(client: Client, tools: Any = None) -> list[str]:
+    return [tool["name"] for tool in (await open_box(client, tools))["tools"]]
 
 
 async def at_once(count: int, call: Callable[[], Any]) -> list[Any]:
@@ -1333,13 +1257,14 @@ async def at_once(count: int, call: Callable[[], Any]) -> list[Any]:
     return await asyncio.gather(*(call() for _ in range(count)))
 
 
+BOX = {"toolbox_name": "box"}
 MISSING = {"command": "no-such-command"}
 DEFAULT_HINTS = {"readOnlyHint": False, "destructiveHint": True}
 DEFAULT_HINTS |= {"idempotentHint": False, "openWorldHint": True}
 EVERY_FIELD = {
     "name": "read",
     "description": " Liest\nä ",
-    "annotations": {hint: not value for hint, value in DEFAULT_HINTS.items()},
+    "annotations": {hint: not default for hint, default in DEFAULT_HINTS.items()},
     "inputSchema": {"$schema": "s", "type": "object", "title": "In", "x": [None, 1.5]},
     "outputSchema": {"type": "object"},
     "title": "T",
@@ -1350,12 +1275,12 @@ EVERY_FIELD = {
 
 
 async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
-    told = "{**initialized(), 'instructions': 'Größe zählt'}"
-    a = runs(f"serve_raw({EVERY_FIELD}, initialize=lambda _: {told})")
-    bare = tool("bare", description="", annotations={**DEFAULT_HINTS, "title": "T"})
-    config = configuration(b=runs(f"serve_raw({bare})"), none=MISSING, a=a)
-    async with connected(config) as client:
-        answer = text(await client.call_tool("open_toolbox", {"toolbox_name": "box"}))
+    introduction = "{**initialized(), 'instructions': 'Größe zählt'}"
+    read = runs(f"serve_raw({EVERY_FIELD}, initialize=lambda _: {introduction})")
+    bare_tool = tool("bare", description="", annotations=DEFAULT_HINTS | {"title": "T"})
+    bare = runs(f"serve_raw({bare_tool})")
+    async with connected(configuration(b=bare, none=MISSING, a=read)) as client:
+        answer = text(await client.call_tool("open_toolbox", BOX))
     reason = json.dumps(json.loads(answer)["servers_failed"]["none"])
     assert answer == (
         '{"toolbox":"box","description":"A box","servers_connected":2,'
@@ -1372,213 +1297,296 @@ async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
 
 
 async def test_a_failing_server_costs_only_itself(tmp_path: Path) -> None:
-    file, later = tmp_path / "a", tmp_path / "later"
-    servers = {"a": entry("noted", file), "b": entry("plain", cwd=str(later))}
+    notes, folder = tmp_path / "a", tmp_path / "later"
+    servers = {"a": entry("noted", notes), "b": entry("plain", cwd=str(folder))}
     async with connected(configuration(**servers)) as client:
         first = await open_box(client)
-        [(server, reason)] = first["servers_failed"].items()
+        assert first["servers_connected"] == 1
+        assert list(first["servers_failed"]) == ["b"]
         failed = await use(client, "b", "echo")
-        assert server == "b" and failed.is_error and reason in text(failed)
+        assert failed.is_error and first["servers_failed"]["b"] in text(failed)
         assert await open_box(client) == first
-        later.mkdir()
+
+        folder.mkdir()
         assert text(await use(client, "b", "echo", {"x": 1})) == '{"x": 1}'
-        assert (await open_box(client))["servers_connected"] == 2
-    assert len(noted_pids(file)) == 1
+        last = await open_box(client)
+    assert list(last) == ["toolbox", "description", "servers_connected", "tools"]
+    assert len(noted_pids(notes)) == 1
 
 
-async def test_where_all_fail_nothing_is_left(
+async def test_where_all_servers_fail_nothing_is_left_running(
     tmp_path: Path, monkeypatch: Monkey
 ) -> None:
     monkeypatch.setattr(workbench, "CONNECT_TIMEOUT", 1)
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
-    pid = tmp_path / "pid"
-    silent = {"command": "sh", "args": ["-c", f"echo $$ > {pid}; exec sleep 600"]}
+    pids = tmp_path / "pids"
+    silent = {"command": "sh", "args": ["-c", f"echo $$ >> {pids}; exec sleep 600"]}
     async with connected(configuration(x=MISSING, silent=silent)) as client:
-        open_it = functools.partial(client.call_tool, "open_toolbox")
-        for result in await at_once(2, lambda: open_it({"toolbox_name": "box"})):
-            assert result.is_error and "no-such-command" in text(result)
+        open_it = functools.partial(client.call_tool, "open_toolbox", BOX)
+        for result in await at_once(2, open_it):
+            assert result.is_error
+            assert "no-such-command" in text(result)
             assert "no answer within 1 seconds" in text(result)
-        await until(lambda: not is_alive(int(pid.read_text())))
+        [pid] = noted_pids(pids)
+        await until(lambda: not is_alive(pid))
 
 
 async def test_a_failed_open_does_not_end_another_one(tmp_path: Path) -> None:
     """All servers of the first one fail, but `a` was started again by the second."""
-    later, a, gate, end = (tmp_path / name for name in ("later", "a", "gate", "end"))
-    waiting = f"while not os.path.exists({str(end)!r}): time.sleep(0.01)"
-    servers = {"a": entry("noted", a, gate, cwd=str(later)), "b": runs(waiting)}
+    notes, folder = tmp_path / "a", tmp_path / "later"
+    gate, end = tmp_path / "gate", tmp_path / "end"
+    failing = runs(f"while not os.path.exists({str(end)!r}): time.sleep(0.01)")
+    config = configuration(a=entry("noted", notes, gate, cwd=str(folder)), b=failing)
     settled: list[Any] = []
 
-    async def on_progress(*told: Any) -> None:
-        settled.append(told)
+    async def on_progress(*progress: Any) -> None:
+        settled.append(progress)
 
-    async with connected(configuration(**servers)) as client:
+    async with connected(config) as client:
         first = asyncio.ensure_future(open_box(client, progress_callback=on_progress))
         await until(lambda: len(settled) == 1)
-        later.mkdir()
+        folder.mkdir()
         second = asyncio.ensure_future(open_box(client))
-        await until(a.exists)
+        await until(notes.exists)
         end.touch()
         await until(lambda: len(settled) == 2)
         gate.touch()
-        answers = await first, await second
-        assert (await use(client, "a", "pid")).is_error is False
-    assert [answer["servers_connected"] for answer in answers] == [1, 1]
+        assert (await first)["servers_connected"] == 1
+        assert (await second)["servers_connected"] == 1
+        assert text(await use(client, "a", "pid")) == str(noted_pids(notes)[0])
 
 
 def test_the_time_limits_are_those_that_clients_can_wait_for() -> None:
-    times = (workbench.OPEN_TIMEOUT, workbench.ANSWER_TIMEOUT)
-    assert (*times, workbench.CONNECT_TIMEOUT) == (5, 50, 180)
+    assert workbench.OPEN_TIMEOUT == 5
+    assert workbench.ANSWER_TIMEOUT == 50
+    assert workbench.CONNECT_TIMEOUT == 180
 
 
-async def test_open_waits_for_first_server(tmp_path: Path, monkeypatch: Monkey) -> None:
+async def test_an_open_waits_for_the_first_server_and_names_those_that_still_start(
+    tmp_path: Path, monkeypatch: Monkey
+) -> None:
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
     slow = entry("noted", tmp_path / "slow", tmp_path / "gate")
-    note = "Still starting: slow. Call open_toolbox again to get their tools."
     async with connected(configuration(slow=slow, fast=entry("plain"))) as client:
-        for _ in range(2):  # a repeated open waits the same way
-            with anyio.fail_after(20):
-                answer = await open_box(client)
+        with anyio.fail_after(20):
+            answers = await at_once(2, functools.partial(open_box, client))
+            answers.append(await open_box(client))
+        for answer in answers:
             assert {tool["source_server"] for tool in answer["tools"]} == {"fast"}
-            assert (answer["servers_connecting"], answer["note"]) == (["slow"], note)
-        assert text(await use(client, "fast", "echo", {"x": 1})) == '{"x": 1}'
-        (tmp_path / "gate").touch()
-        assert not (await use(client, "slow", "pid")).is_error
-        assert "servers_connecting" not in await open_box(client)
+            assert answer["servers_connecting"] == ["slow"]
+            note = "Still starting: slow. Call open_toolbox again to get their tools."
+            assert answer["note"] == note
 
 
-async def test_all_are_told_by_the_timeout(tmp_path: Path, monkeypatch: Monkey) -> None:
+async def test_at_the_timeout_a_client_is_told_that_a_server_still_starts(
+    tmp_path: Path, monkeypatch: Monkey
+) -> None:
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
     monkeypatch.setattr(workbench, "ANSWER_TIMEOUT", 0.3)
-    slow = entry("noted", tmp_path / "slow", tmp_path / "gate")
+    notes, gate = tmp_path / "slow", tmp_path / "gate"
+    slow = entry("noted", notes, gate)
     async with connected(configuration(slow=slow, none=MISSING)) as client:
         with anyio.fail_after(20):
             answer = await open_box(client)
-            early = text(await use(client, "slow", "pid"))
+            early = await use(client, "slow", "pid")
+        assert answer["servers_connecting"] == ["slow"]
+        assert early.is_error and "still starting" in text(early)
+
         monkeypatch.setattr(workbench, "ANSWER_TIMEOUT", 30)
-        (tmp_path / "gate").touch()
-        pid = text(await use(client, "slow", "pid"))
-    assert (answer["servers_connected"], answer["servers_connecting"]) == (0, ["slow"])
-    assert early.startswith("Error") and "still starting" in early
-    assert [int(pid)] == noted_pids(tmp_path / "slow")
+        gate.touch()
+        pid = int(text(await use(client, "slow", "pid")))
+    assert noted_pids(notes) == [pid]
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_progress_tells_who_has_settled(tmp_path: Path, mode: str) -> None:
-    slow = entry("noted", tmp_path / "slow", tmp_path / "gate")
+    gate = tmp_path / "gate"
     told: list[Any] = []
 
     async def on_progress(*progress: Any) -> None:
         told.append(progress)
         if len(told) == 2:
-            (tmp_path / "gate").touch()
+            gate.touch()
 
+    slow = entry("noted", tmp_path / "slow", gate)
     config = configuration(slow=slow, none=MISSING, fast=entry("plain"))
     async with connected(config, mode) as client:
         await open_box(client, progress_callback=on_progress)
     assert [(done, total) for done, total, _ in told] == [(1, 3), (2, 3), (3, 3)]
-    names = [name for _, _, name in told]
-    assert (sorted(names[:2]), names[2:]) == (["fast", "none"], ["slow"])
+    assert {told[0][2], told[1][2]} == {"fast", "none"} and told[2][2] == "slow"
 
 
 SPEAK = "sys.stderr.write('one\\ntwo'); sys.stderr.flush(); "
+FAILURES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "absent": (MISSING, ["no-such-command", "No such file or directory"]),
+    "exit": (runs(f"{SPEAK}sys.exit(3)"), ["exited", "status 3", "one", "two"]),
+    "kill": (runs(f"{SPEAK}os.kill(os.getpid(), 9)"), ["SIGKILL", "one", "two"]),
+    "signal": (runs("os.kill(os.getpid(), 40)"), ["killed", "40"]),
+    "refusal": (lists("refuse(r)"), ["refused as asked"]),
+    "schema": (lists("{'tools': [{'name': ''}]}"), ["tools.0.inputSchema: "]),
+    "name": (lists("{'tools': [tool(), tool(1)]}"), ["tools.1.name: "]),
+    "result": (lists("[]"), ["result: "]),
+}
 
 
-def lists(result: str) -> dict[str, Any]:
-    """The configuration of a server with this Python code for its list of tools."""
-    return runs(f"serve_raw(tools_list=lambda r: {result})")
-
-
-FAILURES: list[tuple[dict[str, Any], list[str]]] = [
-    (MISSING, ["no-such-command", "No such file or directory"]),
-    (runs(f"{SPEAK}sys.exit(3)"), ["exited", "status 3", "one", "two"]),
-    (runs(f"{SPEAK}os.kill(os.getpid(), 9)"), ["SIGKILL", "one", "two"]),
-    (runs("os.kill(os.getpid(), 40)"), ["killed", "40"]),
-    (runs("print('Usage: ...\\n{}')"), ["exited", "status 0"]),
-    (lists("refuse(r)"), ["refused as asked"]),
-    (lists("{'tools': {}}"), ["tools: "]),
-    (lists("{'tools': [{'name': ''}]}"), ["tools.0.inputSchema: "]),
-    (lists("{'tools': [tool(), tool(1)]}"), ["tools.1.name: "]),
-    (lists("{'tools': [], 'nextCursor': 1}"), ["nextCursor: "]),
-    (lists("[]"), ["result"]),
-]
-
-
-async def test_the_reason_of_a_failure_is_one_line(monkeypatch: Monkey) -> None:
+async def test_a_reason_is_one_readable_line(monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 30)
-    servers = {f"s{number}": server for number, (server, _) in enumerate(FAILURES)}
-    async with connected(configuration(**servers, good=entry("plain"))) as client:
+    servers = {name: server for name, (server, _) in FAILURES.items()}
+    async with connected(configuration(good=entry("plain"), **servers)) as client:
         failed = (await open_box(client))["servers_failed"]
     assert failed.keys() == servers.keys()
-    for reason, (_, parts) in zip(failed.values(), FAILURES):
-        assert reason.isprintable() and all(part in reason for part in parts), reason
+    for name, (_, parts) in FAILURES.items():
+        assert failed[name].isprintable(), name
+        for part in parts:
+            assert part in failed[name], name
 
 
 async def test_a_reason_has_20_lines_of_stderr_cut_at_300_characters() -> None:
     lines = [f"{number:02}" + "y" * 298 for number in range(25)]
-    code = f"[print(line + 'z' * 9, file=sys.stderr) for line in {lines}]; sys.exit(3)"
+    code = f"""
+for line in {lines}:
+    print(line + "z" * 9, file=sys.stderr)
+sys.exit(3)"""
     async with connected(configuration(a=runs(code), b=entry("plain"))) as client:
         reason = (await open_box(client))["servers_failed"]["a"]
-    assert [line for line in lines if line in reason] == lines[5:]
-    assert reason.count("y") == 20 * 298 and "z" not in reason
-
-
-TOOL_LISTS = {
-    "refuse(r, -32601)": [],
-    "page(r, 2)": ["t0", "t1", "t2"],
-    "page(r, 999)": [f"t{number}" for number in range(250)],
-    "print('garbage\\n{}\\n[1]', flush=True) or {'tools': [tool('x')]}": ["x"],
-}
+    assert re.findall(r"\d\dy+", reason) == lines[5:]
+    assert "z" not in reason
 
 
 async def test_a_tool_list_is_read_to_its_end(monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 30)
-    servers = {f"s{number}": lists(code) for number, code in enumerate(TOOL_LISTS)}
-    async with connected(configuration(**servers)) as client:
+    none = lists("refuse(r, -32601)")
+    three, endless = lists("page(r, 2)"), lists("page(r, 999)")
+    config = configuration(none=none, three=three, endless=endless)
+    async with connected(config) as client:
         answer = await open_box(client)
-    named = zip(servers, TOOL_LISTS.values())
-    expected = [f"box__{server}__{name}" for server, names in named for name in names]
-    assert [tool["name"] for tool in answer["tools"]] == expected
-    assert answer["servers_connected"] == len(servers)
+    shown = [tool["name"] for tool in answer["tools"]]
+    assert shown[:3] == ["box__three__t0", "box__three__t1", "box__three__t2"]
+    assert shown[3:] == [f"box__endless__t{number}" for number in range(250)]
+    assert answer["servers_connected"] == 3
+
+
+async def test_a_part_starts_counts_and_names_only_the_servers_that_it_needs(
+    tmp_path: Path,
+) -> None:
+    notes = tmp_path / "notes"
+    config = configuration(o=entry("noted", notes), a=entry("plain"), x=MISSING)
+    async with connected(config) as client:
+        for part, names in (
+            ("a__*", ["box__a__echo", "box__a__other"]),
+            (["box__a__echo", "a__ec*"], ["box__a__echo"]),
+            ('["*__a__*er"]', ["box__a__other"]),
+            ("b?x__a__[!e]*", ["box__a__other"]),
+        ):
+            answer = await open_box(client, part)
+            assert [tool["name"] for tool in answer["tools"]] == names
+            keys = ["toolbox", "description", "servers_connected", "tools"]
+            assert list(answer) == keys and answer["servers_connected"] == 1
+        assert not notes.exists()
+        any_servers = await shown_names(client, ["pid", "other"])
+        assert any_servers == ["box__o__pid", "box__a__other"]
+        whole = await open_box(client)
+        for nothing in ([], "", "[]"):
+            assert await open_box(client, nothing) == whole
+
+
+async def test_what_matches_nothing_is_named_in_the_note() -> None:
+    async with connected(configuration(a=entry("plain"), b=MISSING)) as client:
+        note = (await open_box(client, ["a__ECHO", "a__echo", "c__*"]))["note"]
+        assert "a__ECHO" in note and "c__*" in note and "a__echo" not in note
+        nothing = await open_box(client, "no__a__echo")
+        assert "no__a__echo" in nothing["note"] and nothing["tools"] == []
+        failed = await client.call_tool("open_toolbox", {**BOX, "tools": "b__*"})
+        assert failed.is_error and "no-such-command" in text(failed)
+
+
+def described(count: int, description: str) -> dict[str, Any]:
+    """A server of so many tools, described by this expression of their number `n`."""
+    each = f"tool(f't{{n}}', description={description})"
+    return lists(f"{{'tools': [{each} for n in range({count})]}}")
+
+
+def size(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+async def test_the_longest_tools_are_shortened_and_no_more_than_necessary(
+    monkeypatch: Monkey,
+) -> None:
+    enough = described(40, "'ä' * 250 + chr(10) * (n % 2) + 'z' * (n * 7 % 40 * 99)")
+    too_many = described(400, "'ä' * (n * 77 % 400)")
+    for server, first_lines_fit in ((enough, True), (too_many, False)):
+        async with opened(a=server) as client:
+            answer = await open_box(client)
+            [again] = (await open_box(client, "t39"))["tools"]
+            with monkeypatch.context() as unlimited:
+                unlimited.setattr(workbench, "ANSWER_LIMIT", 10**9)
+                whole = (await open_box(client))["tools"]
+        assert again == whole[39] != answer["tools"][39]
+        kept, cut = [0], [10**9]
+        for shown, longer in zip(answer["tools"], whole, strict=True):
+            first_line = longer["description"].partition("\n")[0][:200]
+            shorter = {"name": longer["name"], "description": first_line}
+            if not first_lines_fit:
+                longer, shorter = shorter, {"name": longer["name"]}
+            assert shown in (longer, shorter)
+            (kept if shown == longer else cut).append(size(longer))
+        assert max(kept) <= min(cut)
+        assert size(answer) <= 50_000 < size(answer) + min(cut)
+        bare = sum("inputSchema" not in each for each in answer["tools"])
+        assert f"{bare} of {len(whole)} tools" in answer["note"]
+
+
+async def test_long_instructions_of_a_server_cost_none_of_the_tools_asked_for() -> None:
+    told = "lambda _: initialized() | {'instructions': 'i' * 60_000}"
+    async with opened(a=runs(f"serve_raw(tool(), initialize={told})")) as client:
+        answer = await open_box(client, "echo")
+    assert size(answer) <= 50_000 and "inputSchema" in answer["tools"][0]
 
 
 # === Using a tool =====================================================================
 
 
-async def test_use_tool_starts_the_one_server_that_it_needs(tmp_path: Path) -> None:
-    """However many use it, or open its toolbox, at once; and one for each toolbox."""
-    file, other = tmp_path / "a", tmp_path / "b"
-    config = configuration(a=entry("noted", file), b=entry("noted", other))
+async def test_use_tool_starts_once_the_one_server_it_needs(tmp_path: Path) -> None:
+    notes, others = tmp_path / "a", tmp_path / "b"
+    config = configuration(a=entry("noted", notes), b=entry("noted", others))
+    async with connected(config) as client:
+        results = await at_once(20, lambda: use(client, "a", "pid"))
+        assert not others.exists()
+        parts = ["b__*", ["a__pid", "pid"], None] * 7
+        answers = await asyncio.gather(*(open_box(client, part) for part in parts))
+    [pid] = noted_pids(notes)
+    assert {text(result) for result in results} == {str(pid)}
+    assert [answer["servers_connected"] for answer in answers] == [1, 2, 2] * 7
+    assert len(noted_pids(others)) == 1
+
+
+async def test_a_server_in_two_toolboxes_is_two_processes(tmp_path: Path) -> None:
+    notes = tmp_path / "a"
+    config = configuration(a=entry("noted", notes))
     config["toolboxes"]["twin"] = config["toolboxes"]["box"]
     twin = {"toolbox_name": "twin", "tool_name": "twin__a__pid"}
     async with connected(config) as client:
-        results = await at_once(20, lambda: use(client, "a", "pid"))
-        assert not other.exists()
-        answers = await at_once(20, functools.partial(open_box, client))
-        results.append(await client.call_tool("use_tool", twin))
-    assert [answer["servers_connected"] for answer in answers] == [2] * 20
-    first, second = map(str, noted_pids(file))
-    assert [text(result) for result in results] == [first] * 20 + [second]
-    assert len(noted_pids(other)) == 1
-
-
-NAME_FORM = "{toolbox}__{server}__{tool}"
-DEAD_ENDS = [
-    ("no", "no__a__echo", "Toolbox 'no' not found. Available toolboxes: box, shut"),
-    ("box", "echo", NAME_FORM),
-    ("box", "box__a__", NAME_FORM),
-    ("box", "shut__a__echo", "'shut'"),
-    ("box", "box__c__echo", "a, b"),
-    ("box", "box__a__ecoh", "box__a__echo"),
-]
+        first = text(await use(client, "a", "pid"))
+        second = text(await client.call_tool("use_tool", twin))
+    assert noted_pids(notes) == [int(first), int(second)]
 
 
 async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
+    not_found = "Toolbox 'no' not found. Available toolboxes: box, shut"
     config = configuration(a=entry("plain"), b=entry("plain"))
     config["toolboxes"]["shut"] = config["toolboxes"]["box"]
     async with connected(config) as client:
         result = await client.call_tool("open_toolbox", {"toolbox_name": "no"})
-        assert result.is_error and text(result) == DEAD_ENDS[0][2]
-        for toolbox, tool_name, reason in DEAD_ENDS:
+        assert result.is_error and text(result) == not_found
+        for toolbox, tool_name, reason in (
+            ("no", "no__a__echo", not_found),
+            ("box", "echo", "{toolbox}__{server}__{tool}"),
+            ("box", "box__a__", "{toolbox}__{server}__{tool}"),
+            ("box", "shut__a__echo", "'shut'"),
+            ("box", "box__c__echo", "a, b"),
+            ("box", "box__a__ecoh", "box__a__echo"),
+        ):
             arguments = {"toolbox_name": toolbox, "tool_name": tool_name}
             result = await client.call_tool("use_tool", arguments)
             prefix = f"Error executing tool '{tool_name}' in toolbox '{toolbox}': "
@@ -1586,37 +1594,37 @@ async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
             assert reason in text(result).removeprefix(prefix)
 
 
-ECHO = {"toolbox_name": "box", "tool_name": "box__a__echo"}
-BAD_ARGUMENTS: list[tuple[str, dict[str, Any] | None, str]] = [
-    ("open_toolbox", None, "toolbox_name"),
-    ("open_toolbox", {"toolbox_name": "box", "servers": []}, "servers"),
-    ("use_tool", {"tool_name": "box__a__echo"}, "toolbox_name"),
-    ("use_tool", {**ECHO, "tool_name": None}, "tool_name"),
-    ("use_tool", {**ECHO, "args": {}}, "args"),
-    ("use_tool", {**ECHO, "arguments": [1]}, "arguments"),
-    ("use_tool", {**ECHO, "arguments": "[1]"}, "arguments"),
-]
+ECHO: dict[str, Any] = {"toolbox_name": "box", "tool_name": "box__a__echo"}
 
 
 async def test_bad_arguments_are_an_error_that_names_the_field() -> None:
     async with opened(a=entry("plain")) as client:
-        for name, arguments, field in BAD_ARGUMENTS:
+        for name, arguments, field in (
+            ("open_toolbox", None, "toolbox_name"),
+            ("open_toolbox", {"toolbox_name": "box", "servers": []}, "servers"),
+            ("open_toolbox", {"toolbox_name": "box", "tools": {}}, "tools"),
+            ("open_toolbox", {"toolbox_name": "box", "tools": ["a", 1]}, "tools"),
+            ("use_tool", {"tool_name": "box__a__echo"}, "toolbox_name"),
+            ("use_tool", {"toolbox_name": "box", "tool_name": None}, "tool_name"),
+            ("use_tool", ECHO | {"arguments": [1]}, "arguments"),
+            ("use_tool", ECHO | {"arguments": "[1]"}, "arguments"),
+        ):
             result = await client.call_tool(name, arguments)
             assert result.is_error and f"'{field}'" in text(result), arguments
-        assert text(await use(client, "a", "echo", {"x": 1})) == '{"x": 1}'
 
 
 VALUES = {"null": None, "Größe 😀": [1, -2.5, True, {"": None}], "i": 2**70, "s": "{}"}
+HALF = r'{"cut": "\ud83d"}'  # half of a surrogate pair
 
 
 async def test_arguments_reach_the_server_as_they_are() -> None:
-    half = r'{"cut": "\ud83d"}'  # half of a surrogate pair
-    given = [{}, None, VALUES, json.dumps(VALUES), half]
     async with opened(a=entry("plain")) as client:
-        results = [await use(client, "a", "echo", arguments) for arguments in given]
-        null = await client.call_tool("use_tool", {**ECHO, "arguments": None})
-    received = [json.loads(text(result)) for result in [*results, null]]
-    assert received == [{}, {}, VALUES, VALUES, {"cut": "\ufffd"}, {}]
+        assert text(await use(client, "a", "echo")) == "{}"
+        null = ECHO | {"arguments": None}
+        assert text(await client.call_tool("use_tool", null)) == "{}"
+        for given in (VALUES, json.dumps(VALUES)):
+            assert json.loads(text(await use(client, "a", "echo", given))) == VALUES
+        assert text(await use(client, "a", "echo", HALF)) == r'{"cut": "\ufffd"}'
 
 
 async def test_any_other_tool_is_a_protocol_error_with_a_hint() -> None:
@@ -1630,8 +1638,8 @@ async def test_any_other_tool_is_a_protocol_error_with_a_hint() -> None:
 
 # === Results ==========================================================================
 
-# `answer` answers with its arguments as the response, after its `line` as it is; `count`
-# tells how many calls of `answer` this process has had.
+# The tool `answer` writes its `line` as it is, then its other arguments as a response;
+# `count` tells how many calls of `answer` this process has had.
 MIRROR = runs("""
 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the end of stderr is no death
 calls = []
@@ -1646,18 +1654,19 @@ def call(request):
 schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 serve_raw(tool("answer", outputSchema=schema), tool("count"), tools_call=call)
 """)
-RESOURCE = {"uri": "file:///t", "mimeType": "text/plain"}
 ANNOTATIONS = {"audience": ["user"], "priority": 0.5}
+TEXT_FILE = {"uri": "file:///t", "mimeType": "text/plain"}
 BLOCKS: list[dict[str, Any]] = [
     {"type": "text", "text": "Größe 😀 \u2028 \x00 漢字"},
     {"type": "text", "text": "", "annotations": ANNOTATIONS, "_meta": {"x": [None]}},
     {"type": "image", "data": "aGk=", "mimeType": "image/png"},
     {"type": "audio", "data": "aGk=", "mimeType": "audio/wav"},
-    {"type": "resource", "resource": {**RESOURCE, "text": "é", "_meta": {"x": 1}}},
-    {"type": "resource", "resource": {**RESOURCE, "blob": "aGk="}},
-    {"type": "resource_link", "name": "t", "title": "T", "size": 5, **RESOURCE},
+    {"type": "resource", "resource": TEXT_FILE | {"text": "é", "_meta": {"x": 1}}},
+    {"type": "resource", "resource": TEXT_FILE | {"blob": "aGk="}},
+    TEXT_FILE | {"type": "resource_link", "name": "t", "title": "T", "size": 5},
 ]
 DEEP = json.loads('{"a":' * 220 + "1" + "}" * 220)
+ANSWER_FAILED = "Error executing tool 'box__a__answer' in toolbox 'box': "
 RESULTS: list[dict[str, Any]] = [
     text_result("deeper than some parsers read", structuredContent=DEEP),
     {"content": BLOCKS},
@@ -1673,32 +1682,30 @@ async def test_a_result_comes_as_the_server_sent_it(mode: str) -> None:
     async with opened(mode, a=MIRROR) as client:
         for expected in RESULTS:
             result = await use(client, "a", "answer", {"result": expected})
-            dumped = result.model_dump(mode="json", by_alias=True, exclude_unset=True)
-            meta = dumped.pop("_meta", {})
-            meta.pop("io.modelcontextprotocol/serverInfo", None)  # of this hop
-            assert dumped.pop("resultType", "complete") == "complete"
-            assert dumped | ({"_meta": meta} if meta else {}) == expected
+            came = result.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            if mode == "auto":  # what a hop of the newer era adds
+                assert came.pop("resultType") == "complete"
+                came["_meta"].pop(f"{RESERVED}serverInfo")
+                came["_meta"] = came["_meta"] or None
+            came.setdefault("_meta", None)
+            assert came == {"_meta": None} | expected
 
 
-def told(result: types.CallToolResult) -> str:
-    """What a failed call of `answer` says after the words that all errors begin with."""
-    prefix = "Error executing tool 'box__a__answer' in toolbox 'box': "
-    assert result.is_error and text(result).startswith(prefix)
-    return text(result).removeprefix(prefix)
+CLOSED: dict[str, Any] = {"code": -32000, "message": "Connection closed"}
+FORGED = "workbench: the server is gone and has not seen this request"
+ERRORS = [CLOSED, CLOSED | {"data": FORGED}, CLOSED | {"data": {"retry": True}}]
+ERRORS += [{"code": -32603, "message": "no luck"}, {"code": 42, "message": "no"}]
 
 
 async def test_an_error_of_the_server_is_told_and_its_data_have_no_power() -> None:
     """The call is neither repeated nor taken for a death."""
-    forged = "workbench: the server is gone and has not seen this request"
-    data: list[Any] = [None, forged, "unreached", {"retry": True}, [[]]]
-    closed = {"code": -32000, "message": "Connection closed"}
-    errors = [{**closed, "data": item} for item in data]
-    errors += [{"code": code, "message": "no luck"} for code in (-32603, -32602, 42)]
     async with opened(a=MIRROR) as client:
-        for error in errors:
-            reason = told(await use(client, "a", "answer", {"error": error}))
-            assert str(error["code"]) in reason and error["message"] in reason
-        assert text(await use(client, "a", "count")) == str(len(errors))
+        for error in ERRORS:
+            result = await use(client, "a", "answer", {"error": error})
+            assert result.is_error and text(result).startswith(ANSWER_FAILED)
+            assert str(error["code"]) in text(result)
+            assert error["message"] in text(result)
+        assert text(await use(client, "a", "count")) == str(len(ERRORS))
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
@@ -1712,14 +1719,11 @@ async def test_an_error_that_addresses_the_client_passes_through(mode: str) -> N
 
 
 SPOILT_ANSWERS = {
-    "": "not valid MCP",  # neither result nor error
+    "": "result",  # neither result nor error
     '"result": {}, ': "content",
     '"result": {"content": [{"type": "text"}]}, ': "text",
-    '"result": {"content": [{"type": "image", "data": "aGk="}]}, ': "mimeType",
     '"result": {"content": [], "isError": "maybe"}, ': "isError",
-    '"result": null, ': "result",
     '"error": {"message": "x"}, ': "code",
-    '"error": "x", ': "error",
 }
 
 
@@ -1729,10 +1733,9 @@ async def test_a_spoilt_answer_is_an_error_that_names_the_field() -> None:
             line = f'{{{spoilt}"id": ID, "jsonrpc": "2.0"}}'
             with anyio.fail_after(5):
                 result = await use(client, "a", "answer", {"line": line})
-            assert field in told(result), spoilt
+            assert result.is_error and text(result).startswith(ANSWER_FAILED)
+            assert f"{field}: " in text(result), spoilt
         assert text(await use(client, "a", "count")) == str(len(SPOILT_ANSWERS))
-        answer = {"result": text_result("no luck", isError="true")}
-        assert (await use(client, "a", "answer", answer)).is_error is True
 
 
 async def test_a_log_line_with_the_id_of_a_call_is_not_its_answer() -> None:
@@ -1745,102 +1748,9 @@ async def test_a_log_line_with_the_id_of_a_call_is_not_its_answer() -> None:
             assert text(await use(client, "a", "answer", answer)) == "the answer"
 
 
-# === A server that dies ===============================================================
-
-
-async def killed(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    await until(lambda: not is_alive(pid))
-
-
-def resources() -> list[int]:
-    """How many processes, descriptors, tasks and objects of ours there are."""
-    gc.collect()
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    ours = [each for each in gc.get_objects() if type(each).__module__ == "workbench"]
-    files, tasks = os.listdir("/proc/self/fd"), asyncio.all_tasks()
-    return [len(each) for each in (children, files, tasks, ours)]
-
-
-async def leaves_nothing_behind(before: list[int]) -> None:
-    await until(lambda: all(n <= m for n, m in zip(resources(), before)))
-
-
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_death_between_calls_goes_unnoticed(tmp_path: Path, mode: str) -> None:
-    file, other = tmp_path / "a", tmp_path / "b"
-    servers = {"a": entry("noted", file), "b": entry("noted", other)}
-    async with connected(configuration(**servers), mode) as client:
-        first = await open_box(client)
-        before = resources()
-        for count in (1, 20, 1):
-            await killed(noted_pids(file)[-1])
-            results = await at_once(count, lambda: use(client, "a", "pid"))
-            assert {text(r) for r in results} == {str(noted_pids(file)[-1])}
-        await killed(noted_pids(file)[-1])
-        with anyio.fail_after(5):
-            while len(noted_pids(file)) == 4:  # its end is about to be noticed
-                again = await open_box(client)
-        await leaves_nothing_behind(before)
-    assert again == first
-    assert (len(noted_pids(file)), len(noted_pids(other))) == (5, 1)
-
-
-async def test_a_server_killed_during_calls_fails_these_only(tmp_path: Path) -> None:
-    file, other, gate = tmp_path / "a", tmp_path / "b", tmp_path / "gate"
-    async with opened(a=entry("noted", file), b=entry("noted", other)) as client:
-        calls = [
-            asyncio.ensure_future(use(client, name, "wait", {"until": str(gate)}))
-            for name in "aab"  # that of `b` is sent last
-        ]
-        await until(lambda: all("wait" in x.read_text() for x in (file, other)))
-        os.kill(noted_pids(file)[0], signal.SIGKILL)
-        with anyio.fail_after(5):
-            failed = [text(await call) for call in calls[:2]]
-        assert text(await use(client, "a", "pid")) == str(noted_pids(file)[1])
-        gate.touch()
-        assert text(await calls[2]) == str(noted_pids(other)[0])
-    prefix = "Error executing tool 'box__a__wait' in toolbox 'box': .*"
-    for each in failed:
-        assert re.search(f"^{prefix}SIGKILL.*first words", each)
-    noted = re.findall("[a-z]+", file.read_text())
-    assert noted == ["wait", "pid"]  # the other one was still in the pipe
-
-
-async def test_what_a_server_says_before_it_exits_is_delivered(tmp_path: Path) -> None:
-    file = tmp_path / "a"
-    async with opened(a=entry("noted", file)) as client:
-        with anyio.fail_after(5):
-            told = text(await use(client, "a", "exit"))
-        assert text(await use(client, "a", "answer_and_exit")) == "the answer"
-    assert re.search("^Error.*exited.*status 7.*first words.*last words", told)
-    assert re.findall("[a-z_]+", file.read_text()) == ["exit", "answer_and_exit"]
-
-
-async def test_the_end_of_a_server_with_a_child_is_noticed(tmp_path: Path) -> None:
-    file, children = tmp_path / "a", tmp_path / "children"
-    forking = f"""
-if not (child := os.fork()):
-    time.sleep(600)
-note({str(children)!r}, child)
-noted({str(file)!r})
-"""
-    async with opened(a=runs(forking)) as client:
-        with anyio.fail_after(10):
-            assert "last words" in text(await use(client, "a", "exit"))
-            assert text(await use(client, "a", "pid")) == str(noted_pids(file)[1])
-            os.kill(noted_pids(file)[1], signal.SIGKILL)
-            while len(noted_pids(file)) == 2:
-                await client.call_tool("open_toolbox", {"toolbox_name": "box"})
-        await until(lambda: not any(map(is_alive, noted_pids(children)[:2])))
-    left = noted_pids(file) + noted_pids(children)
-    await until(lambda: not any(map(is_alive, left)))
-
-
 # === Real servers =====================================================================
 
-REAL_SERVERS = Path(workbench.__file__).parent / ".ci" / "servers"
-REAL_CALLS: dict[str, list[tuple[str, dict[str, Any]]]] = {
+REAL_CALLS: dict[str, list[tuple[str, dict[str, Any]]]] = {  # the last one is refused
     "node_modules/.bin/mcp-server-filesystem .": [
         ("list_directory", {"path": "."}),
         ("read_text_file", {"path": "large ä.txt"}),
@@ -1855,52 +1765,351 @@ REAL_CALLS: dict[str, list[tuple[str, dict[str, Any]]]] = {
 }
 
 
-@pytest.fixture
-def real_servers(tmp_path: Path) -> dict[str, dict[str, Any]]:
-    """Real servers over a small git repository; skips the test where one is absent."""
-    folder, servers = tmp_path / "work", {}
-    for line in REAL_CALLS:
-        program, *args = line.split()
-        if not (REAL_SERVERS / program).exists():
-            pytest.skip(f"{REAL_SERVERS / program} is not installed")
-        command = {"command": str(REAL_SERVERS / program), "args": args}
-        servers[program.split("-")[-1]] = {**command, "cwd": str(folder)}
+@pytest.mark.parametrize("line", REAL_CALLS)
+async def test_a_real_server_answers_as_without_us(line: str, tmp_path: Path) -> None:
+    program, *args = line.split()
+    path = ROOT / ".ci" / "servers" / program
+    if not path.exists():
+        pytest.skip(f"{path} is not installed")
+    folder = tmp_path / "work"
     folder.mkdir()
     (folder / "large ä.txt").write_text("Größe 😀\n" * 30_000)
     (folder / "sound.wav").write_bytes(bytes(range(256)))
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.com"]
-    for words in (["init", "-q"], ["commit", "-qm", "Größe", "--allow-empty"]):
-        subprocess.run([*git, *words], cwd=folder, check=True)
-    return servers
+    git = "git -c user.name=t -c user.email=t@example.com"
+    commit = f"git init -q && {git} commit -qm Größe --allow-empty"
+    await anyio.run_process(commit, cwd=folder)
+    server = {"command": str(path), "args": args, "cwd": str(folder)}
+    parameters = StdioServerParameters.model_validate(server | {"env": os.environ})
+    refused = []
+    async with (
+        Client(parameters, mode="legacy") as direct,
+        connected_process(configuration(real=server), tmp_path) as client,
+    ):
+        for name, arguments in REAL_CALLS[line]:
+            expected = await direct.call_tool(name, arguments)
+            result = await use(client, "real", name, arguments)
+            assert result == expected, name
+            refused.append(bool(result.is_error))
+    assert refused.index(True) == len(refused) - 1
 
 
-async def test_real_servers_answer_as_they_do_without_us(
-    real_servers: dict[str, dict[str, Any]], tmp_path: Path
+# === MCP server =======================================================================
+
+INSTRUCTIONS = """\
+Available Toolboxes:
+
+web (1 server)
+  Description: The web
+
+main (2 servers)
+  Description: Files, and ünïcode
+  Servers: a, b
+
+Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."""
+
+
+@ERAS
+async def test_the_handshake_tells_who_we_are_and_our_toolboxes(mode: str) -> None:
+    remote = {"url": "https://example.com/mcp"}
+    servers = {"a": {"command": "x"}, "b": remote, "off": {"disabled": True}}
+    toolboxes = {
+        "web": {"description": "The web", "mcpServers": {"s": remote}},
+        "main": {"description": "Files, and ünïcode", "mcpServers": servers},
+    }
+    async with connected({"toolboxes": toolboxes}, mode) as client:
+        assert client.instructions == INSTRUCTIONS
+        info, capabilities = client.server_info, client.server_capabilities
+        is_modern = client.protocol_version == MODERN
+    assert is_modern == (mode == "auto")
+    assert info is not None
+    assert (info.name, info.version) == ("mcp-workbench", "0.10.0")
+    declared = capabilities.model_dump(by_alias=True, exclude_none=True)
+    assert declared == {"tools": {"listChanged": False}, "logging": {}}
+
+
+@ERAS
+async def test_the_handshake_and_listing_the_tools_start_nothing(
+    mode: str, tmp_path: Path
 ) -> None:
-    answers: dict[str, list[Any]] = {name: [] for name in real_servers}
-    calls = dict(zip(real_servers, REAL_CALLS.values()))
+    notes = tmp_path / "notes"
+    config = configuration(
+        s=entry("noted", tmp_path / "s"), other=entry("noted", notes)
+    )
+    async with connected(config, mode) as client:
+        tools = await listed(client)
+        # A server that had been started before this one is twice would have noted it.
+        await use(client, "s", "exit")
+        await use(client, "s", "pid")
+        assert not notes.exists()
+        await open_box(client)
+        assert notes.exists()
+        assert await listed(client) == tools
 
-    async def ask(name: str, call: Callable[..., Any]) -> None:
-        results = [await call(*each) for each in calls[name]]
-        answers[name].append([result.model_dump() for result in results])
 
-    async def ask_directly(name: str) -> None:
-        parameters = StdioServerParameters(**real_servers[name], env=dict(os.environ))
-        async with Client(parameters, mode="legacy") as direct:
-            await ask(name, direct.call_tool)
+async def test_the_two_tools_say_what_they_are() -> None:
+    async with connected(configuration(s={"command": "x"})) as client:
+        opening, using = await listed(client)
+    assert (opening["name"], using["name"]) == ("open_toolbox", "use_tool")
+    assert opening["title"] and using["title"]
+    assert DEFAULT_HINTS | using["annotations"] == DEFAULT_HINTS
+    harmless = {"destructiveHint": False, "idempotentHint": True}
+    assert DEFAULT_HINTS | opening["annotations"] == DEFAULT_HINTS | harmless
 
-    process = connected_process(configuration(**real_servers), tmp_path)
-    async with process as client, anyio.create_task_group() as tasks:
-        for name in real_servers:
-            tasks.start_soon(ask_directly, name)
-            tasks.start_soon(ask, name, functools.partial(use, client, name))
-    assert [name for name, (one, other) in answers.items() if one != other] == []
+
+async def test_the_tools_name_the_toolboxes_and_cost_little() -> None:
+    box = one_server({"command": "x"})["toolboxes"]["t"]
+    async with connected({"toolboxes": {"b": box, "ä a": box}}) as client:
+        tools = await listed(client)
+    sent = []
+    for each in tools:  # what clients send to a model
+        sent += [each["name"], each["description"], each["inputSchema"]]
+    assert sent[2]["properties"]["toolbox_name"].pop("enum") == ["b", "ä a"]
+    # 200 tokens: o200k makes more than four bytes to a token of any text like these.
+    assert len(json.dumps(sent, separators=(",", ":"))) <= 200 * 4
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_initialize_after_server_discover_is_served_in_the_older_era(
+    waits: bool, tmp_path: Path
+) -> None:
+    """What was opened before it is closed."""
+    meta = {f"{RESERVED}protocolVersion": MODERN, CAPABILITIES: {}}
+    with Wire(tmp_path) as wire:
+        wire.begin("server/discover", _meta=meta)
+        opening = wire.begin(
+            "tools/call", name="open_toolbox", arguments=BOX, _meta=meta
+        )
+        if waits:
+            assert wire.answer(opening)["result"]["resultType"] == "complete"
+        assert wire.initialize().still_serves()
+        anyio.run(until, lambda: len(wire.servers_left()) == 1)
+        wire.end("end of stdin")
+        assert wire.status() == 0
+
+
+async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) -> None:
+    for name in ("TOKEN", "ARG", "OFF", "NOTE", "TYPO", "BOX"):
+        monkeypatch.setenv(f"WB_{name}", "x")
+    config = configuration(
+        named=entry("environment", env={"WB_TOKEN": "${WB_TOKEN}"}),
+        renamed=entry("environment", env={"WB_OTHER": "${WB_TOKEN:-}"}),
+        argument=entry("environment", "${env:WB_ARG} ${HOME} ${PATH}"),
+        off=entry("environment", "${WB_OFF}", disabled=True),
+        none=entry("environment", _note="${WB_NOTE}"),
+        misspelt=entry("plain", environment={"X": "${WB_TYPO}"}),
+    )
+    config["toolboxes"]["box"]["description"] = "Box ${WB_BOX}"
+    expected: dict[str, set[str]] = {"argument": set(), "none": set()}
+    expected |= {"named": {"WB_TOKEN"}, "renamed": {"WB_OTHER"}}
+    async with connected(config) as client:
+        for server, its_own in expected.items():
+            variables = json.loads(text(await use(client, server, "get")))
+            assert variables.keys() >= {"HOME", "PATH"}
+            seen = {name for name in variables if name.startswith("WB_")}
+            assert seen == its_own | {"WB_NOTE"}  # for a comment refers to nothing
+
+
+TOKEN = "tok-0123456789"
+KEY = "---BEGIN---\nMIIEpAIBAAKC\\ä\n---END---"
+LITERALS = ["env-0123456", "header-0123", "query-01234", "user-012345", "pass-012345"]
+LITERALS += ["again-01234", "typo-012345"]
+
+
+async def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> None:
+    monkeypatch.setenv("WB_TOKEN", TOKEN)
+    monkeypatch.setenv("WB_KEY", KEY)
+    words = ["${WB_TOKEN}", "${WB_KEY}", *LITERALS, "Grüße"]
+    value, header, query, user, password, again, typo = LITERALS
+    monkeypatch.setenv("WB_TYPO", typo)
+    url = f"http://{user}:{password}@127.0.0.1:1/mcp?k={query}&k={again}&"
+    config = configuration(
+        call=entry("dying", "call", *words, env={"A": "${WB_TOKEN}", "B": value}),
+        start=entry("dying", "start", *words, header="${WB_TYPO}"),
+        command={"command": "/none/${WB_TOKEN}"},
+        cwd=entry("plain", cwd="/none/${WB_TOKEN}"),
+        http={"url": url + "a=${WB_TOKEN}", "headers": {"A": "Bearer ${WB_TOKEN}"}},
+        sse={"url": url + "x", "type": "sse", "headers": {"A": f"Bearer {header}"}},
+    )
+    async with connected_process(config, tmp_path) as client:
+        answer = await open_box(client)
+        failed = answer["servers_failed"]
+        assert failed.keys() == {"start", "command", "cwd", "http", "sse"}
+        errors = [text(await use(client, server, "die")) for server in failed]
+        death = text(await use(client, "call", "die"))
+    stderr = (tmp_path / "stderr").read_text()
+    assert f"[box/start] ***{' ***' * len(LITERALS)} Grüße\n" in stderr
+    for reason in (failed["start"], failed["command"], failed["cwd"], death):
+        assert "***" in reason
+    everything = "\n".join([stderr, json.dumps(answer), death, *errors])
+    for secret in [TOKEN[:6], "BEGIN", "MIIE", "END", *LITERALS]:
+        assert secret not in everything
+
+
+async def why_it_fails(server: dict[str, Any]) -> str:
+    """What a model is told of a server that does not start."""
+    async with connected(configuration(a=server)) as client:
+        result = await client.call_tool("open_toolbox", {"toolbox_name": "box"})
+    assert result.is_error
+    return text(result)
+
+
+async def test_a_failure_names_its_remedy_where_one_is_known(server: Remote) -> None:
+    server.answers["initialize"] = response(405)
+    url = server.at()["url"]
+    assert re.search('405.*"type": "sse"', await why_it_fails({"url": url}))
+    assert re.search("npx -y z.*'args'", await why_it_fails({"command": "npx -y z"}))
+    async with opened(a=entry("plain"), b=entry("plain")) as client:
+        bare = {"toolbox_name": "box", "tool_name": "echo"}
+        told = text(await client.call_tool("use_tool", bare))
+    assert "box__a__echo" in told and "box__b__echo" in told
+
+
+async def test_only_what_may_be_secret_is_masked(
+    tmp_path: Path, monkeypatch: Monkey
+) -> None:
+    monkeypatch.setenv("WB_SHORT", "1234567")
+    monkeypatch.setenv("WB_PATH", str(tmp_path))
+    monkeypatch.setenv("WB_TOKEN", TOKEN)
+    monkeypatch.setenv("WB_UNUSED", "unused-00")
+    words = ["${WB_SHORT}", "${WB_PATH}", "${WB_NO:-default-0}", "${WB_TOKEN}"]
+    reason = await why_it_fails(
+        entry("dying", "start", "literal-0", "unused-00", *words)
+    )
+    assert f"literal-0 unused-00 1234567 {tmp_path} default-0 ***" in reason
+
+
+async def test_a_secret_is_masked_however_long_it_is_and_as_json_escapes_it() -> None:
+    code = """
+secret = os.environ["KEY"]
+forms = [f"<{secret}>", json.dumps(secret), json.dumps(secret, ensure_ascii=False)]
+sys.exit(" ".join(forms))"""
+    for secret in ('a"quote\\d  ä', "s3cret" * 80):  # of which 300 characters are shown
+        reason = await why_it_fails(entry("scripted", code, env={"KEY": secret}))
+        assert '<***> "***" "***"' in reason
+        assert "s3cret" not in reason
+
+
+# === A server that dies ===============================================================
+
+
+async def killed(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: not is_alive(pid))
+
+
+def resources() -> list[int]:
+    """How many processes, descriptors, tasks and objects of ours there are."""
+    gc.collect()
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    files = os.listdir("/proc/self/fd")
+    tasks = asyncio.all_tasks()
+    ours = [each for each in gc.get_objects() if type(each).__module__ == "workbench"]
+    return [len(children), len(files), len(tasks), len(ours)]
+
+
+async def leaves_nothing_behind(before: list[int]) -> None:
+    """Wait until there is no more of anything than there was before."""
+    await until(lambda: all(now <= then for now, then in zip(resources(), before)))
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_death_between_calls_goes_unnoticed(tmp_path: Path, mode: str) -> None:
+    notes, others = tmp_path / "a", tmp_path / "b"
+    a, b = entry("noted", notes), entry("noted", others)
+    async with connected(configuration(a=a, b=b), mode) as client:
+        first = await open_box(client)
+        before = resources()
+        for count in (1, 20, 1):
+            await killed(noted_pids(notes)[-1])
+            for result in await at_once(count, lambda: use(client, "a", "pid")):
+                assert text(result) == str(noted_pids(notes)[-1])
+        await killed(noted_pids(notes)[-1])
+        with anyio.fail_after(5):
+            while len(noted_pids(notes)) == 4:  # its end is about to be noticed
+                again = await open_box(client)
+        await leaves_nothing_behind(before)
+    assert again == first
+    assert len(noted_pids(notes)) == 5 and len(noted_pids(others)) == 1
+
+
+async def test_a_death_fails_the_calls_in_flight_and_no_others(tmp_path: Path) -> None:
+    notes, others = tmp_path / "a", tmp_path / "b"
+    gate = tmp_path / "gate"
+    async with opened(a=entry("noted", notes), b=entry("noted", others)) as client:
+        calls = []
+        for server in "aab":  # that of `b` is sent last
+            call = use(client, server, "wait", {"until": str(gate)})
+            calls.append(asyncio.ensure_future(call))
+        await until(lambda: "wait" in notes.read_text())
+        await until(lambda: "wait" in others.read_text())
+        os.kill(noted_pids(notes)[0], signal.SIGKILL)
+        with anyio.fail_after(5):
+            for failed in await asyncio.gather(calls[0], calls[1]):
+                told = "^Error executing tool 'box__a__wait' .*SIGKILL.*first words"
+                assert failed.is_error and re.search(told, text(failed))
+        assert text(await use(client, "a", "pid")) == str(noted_pids(notes)[1])
+        gate.touch()
+        assert text(await calls[2]) == str(noted_pids(others)[0])
+    seen = re.findall("[a-z]+", notes.read_text())
+    assert seen == ["wait", "pid"]  # the second `wait` was still in the pipe
+
+
+async def test_what_a_server_says_before_it_exits_is_delivered(tmp_path: Path) -> None:
+    notes = tmp_path / "a"
+    async with opened(a=entry("noted", notes)) as client:
+        with anyio.fail_after(5):
+            failed = await use(client, "a", "exit")
+        assert text(await use(client, "a", "answer_and_exit")) == "the answer"
+    assert failed.is_error
+    assert re.search("exited.*status 7.*first words.*last words", text(failed))
+    assert re.findall("[a-z_]+", notes.read_text()) == ["exit", "answer_and_exit"]
+
+
+async def test_the_end_of_a_server_with_a_child_is_noticed(tmp_path: Path) -> None:
+    notes, children = tmp_path / "a", tmp_path / "children"
+    forking = f"""
+if not (child := os.fork()):
+    time.sleep(600)
+note({str(children)!r}, child)
+noted({str(notes)!r})
+"""
+    async with opened(a=runs(forking)) as client:
+        with anyio.fail_after(10):
+            assert "last words" in text(await use(client, "a", "exit"))
+            assert text(await use(client, "a", "pid")) == str(noted_pids(notes)[1])
+            os.kill(noted_pids(notes)[1], signal.SIGKILL)
+            while len(noted_pids(notes)) == 2:
+                await client.call_tool("open_toolbox", BOX)
+        await until(lambda: not any(map(is_alive, noted_pids(children)[:2])))
+    left = noted_pids(notes) + noted_pids(children)
+    await until(lambda: not any(map(is_alive, left)))
+
+
+@pytest.mark.parametrize(("mode", "starts"), [("legacy", 1), ("auto", 2)])
+async def test_only_a_server_that_ends_when_it_is_probed_is_started_once_more(
+    mode: str, starts: int, tmp_path: Path
+) -> None:
+    picky, failing = tmp_path / "picky", tmp_path / "failing"
+    wants_initialize = f"""
+note({str(picky)!r}, os.getpid())
+request = json.loads(sys.stdin.buffer.readline())
+if request["method"] != "initialize":
+    sys.exit("expected initialize")
+send({{"id": request["id"], "result": initialized()}})
+serve_raw(tool())"""
+    fails = {"command": "sh", "args": ["-c", f"echo $$ >> {failing}; exit 3"]}
+    async with connected(configuration(a=runs(wants_initialize), b=fails), mode) as it:
+        assert list((await open_box(it))["servers_failed"]) == ["b"]
+        assert text(await use(it, "a", "echo", {"x": 1})) == '{"x": 1}'
+    assert len(noted_pids(picky)) == starts
+    assert len(noted_pids(failing)) == 1
 
 
 # === Connections: tool changes ========================================================
 
-eras_of_changing = [("changing", "legacy"), ("changing_sdk", "auto")]
-in_both_eras = pytest.mark.parametrize(("server", "mode"), eras_of_changing)
+in_both_eras = pytest.mark.parametrize(
+    ("server", "mode"), [("changing", "legacy"), ("changing_sdk", "auto")]
+)
 
 
 @pytest.fixture
@@ -1910,18 +2119,19 @@ def log(caplog: Logs) -> Logs:
 
 
 async def become(client: Client, *tools: dict[str, Any], **more: Any) -> None:
+    """Let the changing server `a` have these tools beside its own."""
     result = await use(client, "a", "become", {"tools": tools, **more})
     assert not result.is_error, text(result)
 
 
 async def changed(client: Client) -> list[dict[str, Any]]:
     """What `open_toolbox` shows of the tools that change."""
-    tools = [
-        tool(shown["name"].removeprefix("box__a__"), inputSchema=shown["inputSchema"])
-        for shown in (await open_box(client))["tools"]
-    ]
-    own = ("become", "listings", "era", "echo")
-    return [each for each in tools if each["name"] not in own]
+    tools = []
+    for shown in (await open_box(client))["tools"]:
+        name = shown["name"].removeprefix("box__a__")
+        if name not in ("become", "listings", "era", "echo"):
+            tools.append(tool(name, inputSchema=shown["inputSchema"]))
+    return tools
 
 
 async def shows(client: Client, *tools: dict[str, Any]) -> None:
@@ -1935,95 +2145,83 @@ async def shows(client: Client, *tools: dict[str, Any]) -> None:
 async def test_a_change_is_there_for_the_next_call(server: str, mode: str) -> None:
     async with opened(mode, a=entry(server)) as client:
         for count in range(10):
-            shown = tool("shown", inputSchema={"type": "object", "required": ["x"]})
-            await become(client, shown, tool(f"used_{count}"))
-            assert not (await use(client, "a", f"used_{count}")).is_error, count
-            edited = tool("shown", inputSchema={"type": "object", "title": str(count)})
-            await become(client, edited, tool(f"added_{count}"))
-            assert await changed(client) == [edited, tool(f"added_{count}")]
+            await become(client, tool(f"used_{count}"))
+            assert not (await use(client, "a", f"used_{count}")).is_error
+            schema = {"type": "object", "title": f"Edit {count}"}
+            await become(client, tool("edited", inputSchema=schema))
+            assert await changed(client) == [tool("edited", inputSchema=schema)]
 
 
 async def test_a_thousand_announcements_cost_two_or_three_listings(log: Logs) -> None:
     """And a change during the first of these is not lost."""
     async with opened(a=entry("changing")) as client:
         before = int(text(await use(client, "a", "listings")))
-        change = {"times": 1000, "seconds": 0.5, "meanwhile": [tool("y")]}
-        await become(client, tool("x"), **change)
+        await become(client, times=1000, seconds=0.5, meanwhile=[tool("y")])
         assert await changed(client) == [tool("y")]
-        assert int(text(await use(client, "a", "listings"))) - before in (2, 3)
+        after = int(text(await use(client, "a", "listings")))
+    assert after - before in (2, 3)
     skipped = "Skipping duplicate discovery - already in progress for: box/a"
     assert ("workbench", logging.DEBUG, skipped) in log.record_tuples
 
 
-async def test_an_open_waits_for_no_more_than_one_listing_begun_after_it() -> None:
-    code = """
+async def test_a_change_during_the_first_listing_is_not_lost() -> None:
+    server = entry("changing", "listChanged", "late")
+    async with connected(configuration(a=server)) as client:
+        assert await changed(client) == [tool("late")]
+
+
+async def test_an_open_waits_for_one_listing_only(monkeypatch: Monkey) -> None:
+    code = """  # that announces a change in every listing
 def listed(_):
     send({"method": "notifications/tools/list_changed"})
     time.sleep(0.05)
     return {"tools": [tool()]}
 serve_raw(tools_list=listed)"""
-    async with opened(a=runs(code)) as client:
-        with anyio.fail_after(workbench.OPEN_TIMEOUT - 1):
+    monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 1000)
+    async with connected(configuration(a=runs(code))) as client:
+        with anyio.fail_after(20):
             for _ in range(3):
                 await open_box(client)
 
 
-async def test_only_a_call_of_an_unknown_tool_waits(monkeypatch: Monkey) -> None:
+async def test_only_an_unknown_name_waits_for_a_refresh(monkeypatch: Monkey) -> None:
+    """And it waits for the time limit at most, as does an open."""
     async with opened("auto", a=entry("changing_sdk")) as client:
         await become(client, tool("x"), seconds=1000)
-        monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 1000)
-        assert text(await use(client, "a", "echo", {"message": "x"})) == "Echo: x"
-        monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0.1)
-        assert (await use(client, "a", "x")).is_error
-        assert await changed(client) == []
+        with anyio.fail_after(20):
+            monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 1000)
+            assert text(await use(client, "a", "echo", {"message": "x"})) == "Echo: x"
+            monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0.1)
+            assert (await use(client, "a", "x")).is_error
+            assert await changed(client) == []
 
 
-LATE = """
-tools = []
-def listed(request):
-    if tools:
-        return {"tools": tools}
-    tools.append(tool("late"))
-    answer = {"jsonrpc": "2.0", "id": request["id"], "result": {"tools": []}}
-    print(json.dumps(answer))  # is sent together with what follows
-    send({"method": "notifications/tools/list_changed"})
-serve_raw(tools_list=listed)
-"""
-
-
-@pytest.mark.parametrize("seconds", [0, 5])
-async def test_no_early_change_is_lost(seconds: float, monkeypatch: Monkey) -> None:
-    """One that is announced just before the first list, or just after it."""
-    monkeypatch.setattr(workbench, "OPEN_TIMEOUT", seconds)
-    for server in (entry("changing", "listChanged", "late"), runs(LATE)):
-        async with connected(configuration(a=server)) as client:
-            assert await changed(client) == [tool("late")]
-
-
-async def test_a_refresh_that_fails_half_way_keeps_the_old_list() -> None:
+async def test_a_refresh_that_fails_half_way_keeps_the_old_list(log: Logs) -> None:
     async with opened(a=entry("changing")) as client:
         await become(client, tool("x"))
         await shows(client, tool("x"))
         for fault in ("error", "{}", '{"tools": 1}', '{"tools": [{}]}'):
+            log.clear()
             await become(client, tool("y"), fault=fault)
             assert await changed(client) == [tool("x")], fault
+            assert "WARNING" in log.text, fault  # so it was tried, and did fail
         await become(client, tool("z"), fault="")
         assert await changed(client) == [tool("z")]
 
 
-async def test_a_server_that_dies_during_a_refresh_is_started_again() -> None:
+@pytest.mark.parametrize("meta_tool", ["open_toolbox", "use_tool"])
+async def test_a_death_during_a_refresh_goes_unnoticed(meta_tool: str) -> None:
+    arguments = {"toolbox_name": "box"}
+    if meta_tool == "use_tool":
+        arguments["tool_name"] = "box__a__x"
     async with opened(a=entry("changing")) as client:
-        box = {"toolbox_name": "box"}
-        asks = {"open_toolbox": box, "use_tool": {**box, "tool_name": "box__a__x"}}
-        for name, arguments in asks.items():
-            await become(client, tool("x"), fault="exit")
-            await client.call_tool(name, arguments)
-            assert await changed(client) == []
-            assert text(await use(client, "a", "listings")) == "1"
+        await become(client, tool("x"), fault="exit")
+        await client.call_tool(meta_tool, arguments)
+        assert await changed(client) == []
+        assert text(await use(client, "a", "listings")) == "1"
 
 
-async def test_a_lost_listen_stream_is_opened_again(monkeypatch: Monkey) -> None:
-    monkeypatch.setattr(workbench, "RELISTEN_DELAY", 0.1)
+async def test_a_lost_listen_stream_is_opened_again() -> None:
     async with opened("auto", a=entry("changing_sdk")) as client:
         await become(client, tool("y"), lose=True)
         await shows(client, tool("y"))
@@ -2031,35 +2229,466 @@ async def test_a_lost_listen_stream_is_opened_again(monkeypatch: Monkey) -> None
         await shows(client, tool("z"))
 
 
+async def test_a_stream_of_changes_that_is_refused_or_ends_at_once_is_left_alone(
+    tmp_path: Path, monkeypatch: Monkey
+) -> None:
+    """One is not asked for again, the other after growing pauses."""
+    monkeypatch.setattr(workbench, "LISTEN_PAUSE", 0.05)
+    serving = """
+def listen(request):
+    note({!r}, time.monotonic_ns())
+    {}
+discovered = {{"capabilities": {{"tools": {{"listChanged": True}}}}}}
+discovered |= Eras.hints | {{"supportedVersions": [MODERN], "resultType": "complete"}}
+known = {{"server_discover": lambda _: discovered, "subscriptions_listen": listen}}
+known["tools_list"] = lambda _: Eras.hints | {{"tools": [], "resultType": "complete"}}
+serve_raw(**known)"""
+    refused, ended = tmp_path / "refused", tmp_path / "ended"
+    a = runs(serving.format(str(refused), "refuse(request, -32601)"))
+    b = runs(serving.format(str(ended), 'return {"resultType": "complete"}'))
+    async with opened("auto", a=a, b=b):
+        await until(lambda: ended.exists() and len(noted_pids(ended)) == 5)
+    assert len(noted_pids(refused)) == 1
+    moments = noted_pids(ended)
+    pauses = [late - early for early, late in itertools.pairwise(moments)]
+    assert all(pauses[n] > 0.04e9 * 2**n for n in range(4)), pauses  # nanoseconds
+
+
 @in_both_eras
-async def test_announcements_are_only_logged(server: str, mode: str, log: Logs) -> None:
-    config, ear = configuration(a=entry(server)), Ear()
-    async with connected(config, mode, **ear.callbacks) as client:
+async def test_a_change_is_logged_with_its_counts_and_not_told_to_the_client(
+    server: str, mode: str, log: Logs
+) -> None:
+    ear = Ear()
+    async with hearing(mode, ear, a=entry(server)) as client:
         await shows(client)
-        await become(client, *map(tool, "abc"))
-        await shows(client, *map(tool, "abc"))
-        await become(client, tool("a", title="A"), *map(tool, "xyz"))
-        await shows(client, *map(tool, "axyz"))
+        await become(client, tool("a"), tool("b"), tool("c"))
+        await shows(client, tool("a"), tool("b"), tool("c"))
+        edited = tool("a", inputSchema={"type": "object", "title": "A"})
+        await become(client, edited, tool("x"), tool("y"), tool("z"))
+        await shows(client, edited, tool("x"), tool("y"), tool("z"))
     received = "Received tools/list_changed notification from server: box/a"
     assert log.record_tuples.count(("workbench", logging.INFO, received)) == 2
     supported = "Server supports tool change notifications: box/a"
     assert ("workbench", logging.DEBUG, supported) in log.record_tuples
     counts = re.compile("box/a.*3 added.*2 removed.*1 modified")
-    levels = [r.levelno for r in log.records if counts.search(r.message)]
-    assert (levels, ear.heard) == ([logging.INFO], [])
+    levels = [each.levelno for each in log.records if counts.search(each.message)]
+    assert levels == [logging.INFO]
+    assert ear.heard == []
 
 
 async def test_an_announcement_without_the_capability_warns(log: Logs) -> None:
+    """And it is processed as any other: `toolFilters` hold for new tools, too."""
     async with opened(a=entry("changing", "none", toolFilters=["[!f]*"])) as client:
         await become(client, tool("x"), tool("filtered out"))
         assert await changed(client) == [tool("x")]
-    [warning] = [r.message for r in log.records if r.levelno == logging.WARNING]
-    told = "Received tools notification from server without listChanged capability: %s"
-    assert warning == told % "box/a"
+    told = "Received tools notification from server without listChanged capability: "
+    assert log.record_tuples.count(("workbench", logging.WARNING, f"{told}box/a")) == 1
     assert "Server supports tool change notifications: box/a" not in log.messages
 
 
-# === Connections: remote servers ======================================================
+# === Connections: a transparent proxy =================================================
+
+SCHEMA = {"type": "object", "properties": {}}
+FORM: dict[str, Any] = {"mode": "form", "message": "Who?", "requestedSchema": SCHEMA}
+SIGN_IN = {"mode": "url", "message": "Go", "url": "https://a.b?c", "elicitationId": "e"}
+ELICIT = {"method": "elicitation/create", "params": FORM}
+ACCEPTED = {"action": "accept", "content": {"name": "Ada"}}
+PARIS = {"type": "text", "text": "Paris"}
+SAMPLED = {"role": "assistant", "model": "m", "content": PARIS, "stopReason": "end"}
+ROOTS = {"roots": [{"uri": "file:///a", "name": "A"}, {"uri": "file:///b"}]}
+LEVELS = get_args(types.LoggingLevel)
+LOGS = [
+    {"method": "notifications/message", "params": {"level": level, "data": [level]}}
+    for level in LEVELS
+]
+
+
+def dumped(model: Any) -> Any:
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class Ear:
+    """A client's callbacks, of those with `able` in their names, and all they heard.
+
+    The `_meta` of a request may hold the answer that it gets, "never" for none.
+    """
+
+    def __init__(self, able: str = "") -> None:
+        self.heard: list[Any] = []
+        self.asked = anyio.Event()
+        self.withdrawn = anyio.Event()
+        sampled = types.CreateMessageResultWithTools
+        tools = types.SamplingCapability(tools=types.SamplingToolsCapability())
+        callbacks = {
+            "elicitation_callback": self._answer(types.ElicitResult, ACCEPTED),
+            "sampling_callback": self._answer(sampled, SAMPLED),
+            "list_roots_callback": self._answer(types.ListRootsResult, ROOTS),
+            "sampling_capabilities": tools,
+        }
+        able_to = {name: each for name, each in callbacks.items() if able in name}
+        self.callbacks: dict[str, Any] = {"message_handler": self._listen} | able_to
+
+    def _answer(self, model: Any, usual: Any) -> Any:
+        async def answer(context: Any, params: Any = None) -> Any:
+            meta = context.meta or {}
+            self.heard.append(dumped(params) if params else {"_meta": meta})
+            given = meta.get("answer", usual)
+            if given == "never":
+                self.asked.set()
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    self.withdrawn.set()
+            return (types.ErrorData if "code" in given else model).model_validate(given)
+
+        return answer
+
+    async def _listen(self, message: Any) -> None:
+        self.heard.append(dumped(message))
+
+
+async def raw_call(
+    client: Client, tool: str, arguments: Any = None, **params: Any
+) -> Any:
+    """The wire result of a tool of `a` without what is in all of 2026, or the error."""
+    names = {"toolbox_name": "box", "tool_name": f"box__a__{tool}"}
+    params["name"] = "use_tool"
+    params["arguments"] = names | {"arguments": arguments or {}}
+    request = types.Request[Any, str](method="tools/call", params=params)
+    kind: Any = TypeAdapter(dict[str, Any])
+    try:
+        with anyio.fail_after(30):
+            result = await client.session.send_request(request, kind)
+    except MCPError as error:
+        return {"error": dumped(error.error)}
+    result.pop("resultType", None)
+    result.get("_meta", {}).pop(f"{RESERVED}serverInfo", None)
+    if result.get("_meta") == {}:
+        del result["_meta"]
+    return result
+
+
+async def answer_of(client: Client, tool: str, given: Any = None, **more: Any) -> Any:
+    """The JSON that is the text of a tool's result."""
+    result = await raw_call(client, tool, given, **more)
+    return json.loads(result["content"][0]["text"])
+
+
+@asynccontextmanager
+async def hearing(
+    mode: str, ear: Ear, folder: Path | None = None, **servers: Any
+) -> AsyncIterator[Client]:
+    """A client, with an ear, of a workbench in this process, or in its own."""
+    connect: Any = connected
+    if folder is not None:
+        connect = functools.partial(connected_process, folder=folder)
+    async with connect(configuration(**servers), mode=mode, **ear.callbacks) as client:
+        yield client
+
+
+OWN_SERVERS = {
+    "both": entry("eras", f"{OLDER} {MODERN}"),
+    "older": entry("eras", OLDER),
+    "modern": entry("eras", MODERN),
+}
+# A client's mode and a server's eras. Between the last two the workbench translates.
+in_all_pairs = pytest.mark.parametrize(
+    ("mode", "server"),
+    [("legacy", "both"), ("auto", "both"), ("legacy", "modern"), ("auto", "older")],
+)
+
+
+@in_all_pairs
+async def test_a_server_is_called_in_its_clients_era_if_it_can(
+    mode: str, server: str
+) -> None:
+    is_modern = server == "modern" or (mode == "auto" and server == "both")
+    async with hearing(mode, Ear(), a=OWN_SERVERS[server]) as client:
+        seen = await answer_of(client, "seen")
+    assert seen["era"] == (MODERN if is_modern else OLDER)
+
+
+@in_all_pairs
+async def test_the_meta_of_a_request_goes_down_except_what_belongs_to_one_hop(
+    mode: str, server: str
+) -> None:
+    own = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "a.b/c": {"x": [None]}}
+    hop = {f"{RESERVED}logLevel": "debug", f"{RESERVED}x": 1, "progressToken": "me"}
+    async with hearing(mode, Ear(), a=OWN_SERVERS[server]) as client:
+        seen = await answer_of(client, "seen", _meta=own | hop)
+    passed_on = seen["_meta"]
+    assert passed_on.pop("progressToken") != "me"
+    if seen["era"] == MODERN:
+        for name in ("clientCapabilities", "clientInfo", "protocolVersion"):
+            del passed_on[RESERVED + name]
+    assert passed_on == own
+
+
+@in_all_pairs
+async def test_a_result_passes_the_eras_as_it_is(mode: str, server: str) -> None:
+    result = {
+        "content": [PARIS],
+        "isError": False,
+        "structuredContent": {"y": None, "list": [1.5, {"é": {}}]},
+        "_meta": {"com.example/a": {"b": [1]}, "c": "d"},
+    }
+    async with hearing(mode, Ear(), a=OWN_SERVERS[server]) as client:
+        assert await raw_call(client, "result", result) == result
+
+
+async def test_older_clients_get_only_objects_as_structured_content() -> None:
+    odd = {"content": [PARIS], "structuredContent": [1, None]}
+    async with hearing("legacy", Ear(), a=OWN_SERVERS["modern"]) as client:
+        assert await raw_call(client, "result", odd) == {"content": [PARIS]}
+
+
+async def test_any_error_of_a_retry_passes_through() -> None:
+    error = {"code": -32602, "message": "Unknown", "data": {"a": [1]}}
+    async with hearing("auto", Ear(), a=OWN_SERVERS["both"]) as client:
+        assert (await raw_call(client, "error", error))["isError"]
+        retries: list[Any] = [{"requestState": "s"}, {"inputResponses": {"a": ROOTS}}]
+        for retry in retries:
+            assert await raw_call(client, "error", error, **retry) == {"error": error}
+
+
+def progress(label: str, **token: Any) -> list[dict[str, Any]]:
+    """A hundred progress notifications, `label 1` to `label 100`."""
+    texts = [f"{label} {number}" for number in range(1, 101)]
+    told = [{"progress": n, "message": each} | token for n, each in enumerate(texts, 1)]
+    return [{"method": "notifications/progress", "params": each} for each in told]
+
+
+@in_all_pairs
+async def test_progress_comes_in_order_under_the_callers_token_before_the_result(
+    mode: str, server: str, tmp_path: Path
+) -> None:
+    ear = Ear()
+
+    async def call(token: str | int) -> None:
+        given = {"messages": progress(f"of {token}"), "calls": 2}
+        await raw_call(client, "say", given, _meta={"progressToken": token})
+        own = [each for each in ear.heard if each["params"]["progressToken"] == token]
+        assert own == progress(f"of {token}", progressToken=token)
+
+    async with hearing(mode, ear, tmp_path, a=OWN_SERVERS[server]) as client:
+        await asyncio.gather(call("mine"), call(0))
+
+
+@ERAS
+async def test_cancelled_calls_leave_nothing_behind(mode: str, tmp_path: Path) -> None:
+    moments = random.Random(4)
+
+    async def call(number: int) -> None:
+        with anyio.move_on_after(moments.uniform(0, 0.3)):
+            await raw_call(client, "wait", {"number": number})
+
+    folder = tmp_path if mode == "auto" else None  # in memory no cancelling is sent
+    async with hearing(mode, Ear(), folder, a=OWN_SERVERS["both"]) as client:
+        await open_box(client)
+        before = len(asyncio.all_tasks())
+        seen = await answer_of(client, "seen")
+        with anyio.fail_after(30):
+            while not seen["started"]:
+                await asyncio.gather(*map(call, range(100)))
+                seen = await answer_of(client, "seen")
+            while sorted(seen["started"]) != sorted(seen["cancelled"]):
+                seen = await answer_of(client, "seen")
+            await until(lambda: len(asyncio.all_tasks()) <= before)
+
+
+MESSAGE = {"role": "user", "content": PARIS}
+SAMPLING = {"messages": [MESSAGE], "maxTokens": 9, "tools": [tool("t")], "metadata": {}}
+USED = {"type": "tool_use", "id": "1", "name": "t", "input": {"a": [1, None]}}
+ASLEEP = {"code": -7, "message": "Asleep", "data": {"why": 1}}
+QUESTIONS: list[tuple[str, dict[str, Any], Any]] = [  # and the client's answers
+    ("elicitation/create", FORM, ACCEPTED),
+    ("elicitation/create", FORM, ASLEEP),
+    ("elicitation/create", FORM, {"action": "cancel"}),
+    ("elicitation/create", SIGN_IN, {"action": "decline"}),
+    ("sampling/createMessage", SAMPLING, SAMPLED),
+    ("sampling/createMessage", SAMPLING, {**SAMPLED, "content": [USED]}),
+    ("roots/list", {}, ROOTS),
+    ("roots/list", {}, ASLEEP),
+]
+
+
+async def test_a_servers_question_reaches_the_client_and_the_answer_goes_back() -> None:
+    ear = Ear()
+    async with hearing("legacy", ear, a=OWN_SERVERS["both"]) as client:
+        for method, params, answer in QUESTIONS:
+            ear.heard.clear()
+            asked = {**params, "_meta": {"answer": answer}}
+            given = {"method": method, "params": asked}
+            assert await answer_of(client, "ask", given) == answer
+            assert ear.heard == [asked]
+        which = {"elicitationId": "e"}
+        end = {"method": "notifications/elicitation/complete", "params": which}
+        await raw_call(client, "say", {"messages": [end]})
+        assert ear.heard[-1] == end
+
+
+async def test_an_older_client_is_asked_all_questions_round_after_round() -> None:
+    ear = Ear()
+    asked: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
+    for number, (method, params, answer) in enumerate(QUESTIONS):
+        if answer != ASLEEP:
+            params = {**params, "_meta": {"answer": answer}}
+            params.pop("elicitationId", None)  # 2026-07-28 has none
+            asked[str(number)] = {"method": method, "params": params}
+            answers[str(number)] = answer
+    questions = {"inputRequests": asked}
+    given = {"rounds": [questions, {}, {}, questions]}  # an empty one wants time
+    async with hearing("legacy", ear, a=OWN_SERVERS["modern"]) as client:
+        await raw_call(client, "rounds", given, _meta={"progressToken": "mine"})
+        seen = await answer_of(client, "seen")
+    assert seen["responses"] == [None, answers, None, None, answers]
+    told = [each["params"]["progress"] for each in ear.heard if "method" in each]
+    assert told == [*range(5)]
+    urls = [each for each in ear.heard if each.get("mode") == "url"]
+    assert all(each["elicitationId"] for each in urls)  # older clients need one
+
+
+def asking(answer: Any) -> dict[str, Any]:
+    """A round with a form that the ear answers so."""
+    params = {**FORM, "_meta": {"answer": answer}}
+    return {"inputRequests": {"who": {**ELICIT, "params": params}}}
+
+
+async def test_a_round_that_cannot_be_answered_is_an_error_of_the_call() -> None:
+    start = "Error executing tool 'box__a__rounds' in toolbox 'box': .*"
+    unknown = {"inputRequests": {"x": {"method": "no/such"}}}
+    for able, round_of, why in (
+        ("roots", asking(ACCEPTED), "elicitation"),
+        ("", asking(ASLEEP), "Asleep"),
+        ("", unknown, "not valid MCP: "),
+    ):
+        async with hearing("legacy", Ear(able), a=OWN_SERVERS["modern"]) as client:
+            result = await use(client, "a", "rounds", {"rounds": [{}, round_of]})
+            seen = await answer_of(client, "seen")
+        assert result.is_error and re.match(start + why, text(result))
+        assert seen["responses"] == [None, None]
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+async def test_a_question_ends_with_its_call(is_dead: bool, tmp_path: Path) -> None:
+    ear = Ear()
+    given = {"rounds": [asking("never")]}
+    async with hearing("legacy", ear, tmp_path, a=OWN_SERVERS["modern"]) as client:
+        pid = (await answer_of(client, "seen"))["pid"]
+        call = asyncio.ensure_future(use(client, "a", "rounds", given))
+        with anyio.fail_after(20):
+            await ear.asked.wait()
+            if is_dead:
+                os.kill(pid, signal.SIGKILL)
+                assert "SIGKILL" in text(await call)
+            call.cancel()
+            await ear.withdrawn.wait()
+        assert ((await answer_of(client, "seen"))["pid"] != pid) == is_dead
+
+
+# A server of the SDK that encrypts its `requestState`; `greet` asks twice.
+SEALED = """
+from typing import Annotated
+from mcp.server.mcpserver import Elicit, MCPServer, Resolve
+from mcp.shared.exceptions import MCPError
+from pydantic import BaseModel
+class Said(BaseModel):
+    name: str
+async def who() -> Elicit[Said]:
+    return Elicit("Who?", Said)
+async def whom(greeting: Annotated[Said, Resolve(who)]) -> Elicit[Said]:
+    return Elicit(f"Whom does {greeting.name} greet?", Said)
+async def greet(greeted: Annotated[Said, Resolve(whom)], end: str) -> str:
+    return greeted.name + end
+async def only_2026(context, call_next):
+    if context.method == "initialize":
+        raise MCPError(-32022, "2026-07-28 only")
+    return await call_next(context)
+server = MCPServer("sealed", middleware=[only_2026])
+server.add_tool(greet)
+serve_http(server, PORT)
+"""
+
+
+@ERAS
+async def test_a_client_of_either_era_is_asked_in_rounds(mode: str) -> None:
+    ear, port = Ear(), free_port()
+    server = runs(SEALED.replace("PORT", str(port)))
+    async with listening(port, server), hearing(mode, ear, a=remote(port)) as client:
+        assert text(await use(client, "a", "greet", {"end": "!"})) == "Ada!"
+    questions = [each["message"] for each in ear.heard]
+    assert questions == ["Who?", "Whom does Ada greet?"]
+
+
+async def test_an_older_server_that_asks_a_client_of_2026_gets_an_error() -> None:
+    async with hearing("auto", Ear(), a=OWN_SERVERS["older"]) as client:
+        assert "code" in await answer_of(client, "ask", ELICIT)
+
+
+@pytest.mark.parametrize(
+    ("mode", "able", "offered"),
+    [
+        ("legacy", "nothing", {}),
+        ("legacy", "roots", {"roots": {"listChanged": True}}),
+        ("legacy", "elicitation", {"elicitation": {"form": {}, "url": {}}}),
+        ("legacy", "sampling_callback", {"sampling": {}}),
+        ("legacy", "sampling", {"sampling": {"tools": {}}}),
+        ("auto", "sampling", {"sampling": {"tools": {}}}),
+    ],
+)
+async def test_a_server_is_offered_what_the_client_declared(
+    mode: str, able: str, offered: Any
+) -> None:
+    async with hearing(mode, Ear(able), a=OWN_SERVERS["both"]) as client:
+        seen = await answer_of(client, "seen")
+    told = seen["_meta"] if mode == "auto" else seen
+    assert told[CAPABILITIES] == offered
+
+
+@pytest.mark.parametrize(("declared", "mode"), [({}, "form"), ({"url": {}}, "url")])
+async def test_an_elicitation_mode_that_the_client_lacks_is_an_error(
+    declared: Any, mode: str, monkeypatch: Monkey
+) -> None:
+    capabilities = types.ClientCapabilities.model_validate({"elicitation": declared})
+    monkeypatch.setattr(ClientSession, "_build_capabilities", lambda *_: capabilities)
+    ear = Ear()
+    async with hearing("legacy", ear, a=OWN_SERVERS["older"]) as client:
+        form = await answer_of(client, "ask", ELICIT)
+        url = await answer_of(client, "ask", {**ELICIT, "params": SIGN_IN})
+    assert ("code" in form) == (mode == "url")
+    assert ("code" in url) == (mode == "form")
+    assert [each["mode"] for each in ear.heard] == [mode]
+
+
+async def test_changed_roots_are_told_to_every_open_server() -> None:
+    ear = Ear()
+    older = OWN_SERVERS["older"]
+    async with hearing("legacy", ear, a=older, b=older) as client:
+        await open_box(client)
+        changed = types.RootsListChangedNotification()
+        await client.session.send_notification(changed)
+        await until(lambda: len(ear.heard) == 2)
+    assert [each["params"]["data"] for each in ear.heard] == ["roots changed"] * 2
+
+
+async def test_an_older_client_gets_logs_from_the_level_it_sets(log: Logs) -> None:
+    ear = Ear()
+    async with hearing("legacy", ear, a=OWN_SERVERS["both"]) as client:
+        await raw_call(client, "say", {"messages": LOGS})
+        assert ear.heard == LOGS
+        for number, level in enumerate(LEVELS):
+            ear.heard.clear()
+            params = types.SetLevelRequestParams(level=level)
+            request = types.SetLevelRequest(params=params)
+            await client.session.send_request(request, types.EmptyResult)
+            await raw_call(client, "say", {"messages": LOGS})
+            assert ear.heard == LOGS[number:]
+    own = [each.levelname for each in log.records if "'alert'" in each.getMessage()]
+    assert own == ["DEBUG"] * (1 + len(LEVELS))  # our own log has them all
+
+
+# === Transports: a remote endpoint over HTTP ==========================================
 
 
 def free_port() -> int:
@@ -2069,11 +2698,12 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def listening(port: int) -> AsyncIterator[None]:
-    """A process of `changing_sdk` at this port, once it says so."""
-    server, said = entry("changing_sdk", port), b""
+async def listening(port: int, server: Any = None) -> AsyncIterator[None]:
+    """A process of `changing_sdk`, or of another, at this port, once it says so."""
+    server = server or entry("changing_sdk", port)
     line = [server["command"], *server["args"]]
     async with await anyio.open_process(line, stderr=subprocess.STDOUT) as process:
+        said = b""
         try:
             while b"port %d\n" % port not in said:
                 said += await cast(Any, process.stdout).receive()
@@ -2090,8 +2720,17 @@ async def server() -> AsyncIterator[Remote]:
     server.listener.close()
 
 
+@asynccontextmanager
+async def opened_at(server: Remote, *names: str, **more: Any) -> AsyncIterator[Client]:
+    """A client with an open box of this server at several paths, which name it."""
+    servers = {name: server.at(f"/{name}", **more) for name in names}
+    async with opened(**servers) as client:
+        yield client
+
+
 async def test_a_remote_server_announces_changes_in_both_eras(log: Logs) -> None:
-    async with listening(port := free_port()):
+    port = free_port()
+    async with listening(port):
         for mode, version in (("legacy", OLDER), ("auto", MODERN)):
             log.clear()
             async with opened(mode, a=remote(port)) as client:
@@ -2102,101 +2741,138 @@ async def test_a_remote_server_announces_changes_in_both_eras(log: Logs) -> None
 
 
 async def test_a_remote_result_may_have_megabytes(server: Remote) -> None:
-    for path in ("/mcp", "/stream", "/sse"):
-        async with opened(a=server.at(path)) as client:
-            for size in (1_000_000, 5_000_000, 1_000_000):
-                server.answers["big"] = text_result("x" * size)
-                result = await use(client, "a", "big")
-                fits = path != "/sse" or size == 1_000_000  # the limit of the SDK
-                assert (len(text(result)) == size) == fits, path
+    """Over SSE, where the SDK takes one, more of them are an error of the call."""
+    server.answers["1 MB"] = text_result("x" * 1_000_000)
+    server.answers["5 MB"] = text_result("x" * 5_000_000)
+    async with opened_at(server, "mcp", "stream", "sse") as client:
+        with anyio.fail_after(30):
+            for name in ("mcp", "stream"):
+                assert len(text(await use(client, name, "5 MB"))) == 5_000_000
+            failed = await use(client, "sse", "5 MB")
+            assert failed.is_error and "1,048,576 bytes" in text(failed)
+            assert len(text(await use(client, "sse", "1 MB"))) == 1_000_000
 
 
-async def test_every_request_has_the_headers_and_no_timeout_and_goes_where_it_is_sent(
+async def test_headers_go_with_every_request_and_redirects_are_followed(
     server: Remote, monkeypatch: Monkey
 ) -> None:
-    """That a call may be silent for ever; a redirect within the host is followed."""
+    monkeypatch.setenv("PASSWORD", "sesame-open")
+    headers = {"Authorization": "Bearer ${PASSWORD}"}
+    async with opened_at(server, "mcp", "sse", "moved", headers=headers) as client:
+        for name in ("mcp", "sse", "moved"):
+            assert text(await use(client, name, "ok")) == "ok"
+    assert server.seen == {"bearer sesame-open"}
+
+
+async def test_a_remote_call_may_be_silent(server: Remote, monkeypatch: Monkey) -> None:
     limits: set[Any] = set()
     send = httpx2.AsyncClient.send
 
     async def watch(self: Any, request: httpx2.Request, **options: Any) -> Any:
         if b'"id"' in request.content or request.method == "GET":
             limits.add(request.extensions["timeout"]["read"])
+            limits.add(request.extensions["timeout"]["write"])
         return await send(self, request, **options)
 
     monkeypatch.setattr(httpx2.AsyncClient, "send", watch)
-    monkeypatch.setenv("PASSWORD", "sesame-open")
-    more = {"headers": {"Authorization": "Bearer ${PASSWORD}"}}
-    servers = {path[1:]: server.at(path, **more) for path in ("/mcp", "/sse", "/moved")}
-    async with opened(**servers) as client:
-        answers = {text(await use(client, name, "ok")) for name in servers}
-    assert (server.seen, limits) == ({"bearer sesame-open"}, {None})
-    assert answers == {"ok"}
+    async with opened_at(server, "mcp", "sse") as client:
+        await use(client, "mcp", "ok")
+        await use(client, "sse", "ok")
+    assert limits == {None}
 
 
+async def test_the_system_probes_the_connections_of_calls(server: Remote) -> None:
+    """Nothing else would find out that a host has vanished during a call."""
+    port = server.listener.sockets[0].getsockname()[1]
+    async with opened_at(server, "mcp", "sse") as client:
+        calls = [use(client, name, "wait") for name in ("mcp", "sse")]
+        waiting = asyncio.gather(*calls)
+        await until(lambda: server.calls.count("wait") == 2)
+        idle = []
+        for each in gc.get_objects():
+            with suppress(OSError, IndexError):
+                if type(each) is socket.socket and each.getpeername()[1] == port:
+                    assert each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                    time_to_probe = socket.IPPROTO_TCP, socket.TCP_KEEPIDLE
+                    idle.append(each.getsockopt(*time_to_probe))
+        assert len(idle) >= 2 and set(idle) == {30}  # seconds
+        server.released.set()
+        await waiting
+
+
+# What a request that fails in one of these ways is told with, as a pattern. A server
+# that has any of them at its path does not connect.
 REFUSED = {
     "401": "HTTP 401.*headers",
     "403": "HTTP 403.*headers",
     "404": "HTTP 404",
     "500": "HTTP 500",
-    "full": "session 7 is full",
+    "full": "session 7 is +full",
     "elsewhere": "HTTP 307",
     "page": "HTTP (302|405)",
-    "html": "html",
-    **dict.fromkeys(("unreadable", "ended", "cut", "closed"), ""),
+    "loop": "HTTP 308",
+    "html": "text/html",
+    **dict.fromkeys(("unreadable", "ended", "cut", "closed"), r"\w"),  # any words
 }
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@ERAS
 async def test_a_remote_server_that_does_not_connect_says_why_in_one_line(
     mode: str, server: Remote, monkeypatch: Monkey
 ) -> None:
-    limits = {"HTTP_TIMEOUT": 2, "CONNECT_TIMEOUT": 6, "OPEN_TIMEOUT": 60}
-    for name, seconds in limits.items():
-        monkeypatch.setattr(workbench, name, seconds)
+    """The line has the URL and no secret; servers that work are not disturbed."""
+    monkeypatch.setattr(workbench, "HTTP_TIMEOUT", 2)
+    monkeypatch.setattr(workbench, "CONNECT_TIMEOUT", 6)
+    monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 60)
     here = server.at("")["url"]
     reasons = {f"http {here}/{fault}": why for fault, why in REFUSED.items()}
     if mode == "legacy":
-        reasons |= {
-            "http http://127.0.0.1:1/mcp": "refused",
-            "http http://no-such-host.invalid/mcp": "",
-            f"http {here}/hang": "no answer within 6 seconds",
-            f"sse {here.replace('http', 'https')}/mcp": "no answer within 2 seconds",
-            **{f"sse {here}/{n}": REFUSED[n] for n in ("401", "403", "500", "cut")},
-        }
-    more: Any = {"headers": {"Authorization": "open-sesame"}}
-    servers: dict[str, Any] = {"works": entry("plain")}
-    patterns = {}
-    for name, why in reasons.items():
+        reasons["http http://127.0.0.1:1/mcp"] = "refused"
+        reasons["http http://no-such-host.invalid/mcp"] = r"\w"
+        reasons[f"http {here}/hang"] = "no answer within 6 seconds"
+        reasons[f"sse {here.replace('http:', 'https:')}/mcp"] = "no answer within 2 s"
+        for fault in ("401", "403", "500", "cut"):
+            reasons[f"sse {here}/{fault}"] = REFUSED[fault]
+        reasons[f"sse {here}/foreign"] = "another origin"
+        reasons[f"sse {here}/ended"] = "closed its event stream"
+    servers = {"works": entry("plain")}
+    for name in reasons:
         transport, url = name.split()
-        servers[name] = {"transport": transport, "url": f"{url}?key=sesame", **more}
-        patterns[name] = f"(?!.*sesame)(?=.*{re.escape(url)}).*{why}.*"
+        servers[name] = {"transport": transport, "url": f"{url}?key=sesame"}
+        servers[name]["headers"] = {"Authorization": "open-sesame"}
     async with connected(configuration(**servers), mode) as client:
         told = (await open_box(client))["servers_failed"]
-    wrong = [said for n, said in told.items() if not re.fullmatch(patterns[n], said)]
-    assert (wrong, told.keys()) == ([], patterns.keys())
+    assert told.keys() == reasons.keys()
+    for name, why in told.items():
+        url = name.split()[1]
+        assert url in why and "sesame" not in why and why.isprintable()
+        assert re.search(reasons[name], why.replace(url, "")), why
 
 
 async def test_a_request_that_fails_costs_only_its_own_call(server: Remote) -> None:
-    failing = [name for name in REFUSED if name != "404"]
-    start = "Error executing tool 'box__a__"
     async with opened(a=server.at()) as client:
-        siblings = asyncio.gather(*(use(client, "a", "wait") for _ in range(3)))
+        siblings = asyncio.ensure_future(at_once(3, lambda: use(client, "a", "wait")))
         await until(lambda: server.calls.count("wait") == 3)
-        results = await asyncio.gather(*(use(client, "a", name) for name in failing))
+        for fault, why in REFUSED.items():
+            if fault == "404":
+                continue  # it means that the session is lost
+            failed = text(await use(client, "a", fault))
+            start = f"Error executing tool 'box__a__{fault}' in toolbox 'box': "
+            assert re.fullmatch(f"{start}.*{why}.*", failed), failed
+            assert failed.isprintable()
+            if fault in ("html", "unreadable", "ended", "cut", "closed"):
+                assert server.at()["url"] in failed and "not repeated" in failed
+            assert server.calls.count(fault) == 1
         server.released.set()
-        answers = [text(result) for result in await siblings]
-    patterns = [f"{start}{name}'.*{REFUSED[name]}.*" for name in failing]
-    told = zip(patterns, map(text, results))
-    assert [each for each in told if not re.fullmatch(*each)] == []
-    assert answers == ["released"] * 3
-    assert [server.calls.count(name) for name in failing] == [1] * len(failing)
+        for sibling in await siblings:
+            assert text(sibling) == "released"
 
 
 async def test_a_failure_over_sse_is_told_and_mended(server: Remote) -> None:
     async with opened(a=server.at("/sse")) as client:
-        for name in ("500", "closed"):
-            failed = text(await use(client, "a", name))
-            assert re.search(f"^Error.*{REFUSED[name]}", failed)
+        for fault in ("500", "closed"):
+            failed = text(await use(client, "a", fault))
+            assert re.search(f"^Error.*{REFUSED[fault]}", failed)
             assert text(await use(client, "a", "ok")) == "ok"
         calling = asyncio.ensure_future(use(client, "a", "wait"))
         await until(lambda: "wait" in server.calls)
@@ -2206,37 +2882,56 @@ async def test_a_failure_over_sse_is_told_and_mended(server: Remote) -> None:
 
 
 async def test_a_json_body_is_the_answer_whatever_its_id(server: Remote) -> None:
-    def body(**more: Any) -> bytes:
-        whole = {"jsonrpc": "2.0", "id": None, **more}
+    def body(**message: Any) -> bytes:
+        whole = {"jsonrpc": "2.0", "id": None, **message}
         return response(200, json.dumps(whole, indent=1))
 
-    async def gone(request: dict[str, Any], _: Any) -> bytes:  # but not the session
-        return response(404, json.dumps({**request, "error": error}))
-
     error = {"code": 7, "message": "no luck"}
-    server.answers["result"] = body(id=999, result=text_result("a\ud83d"))
-    server.answers |= {"error": body(error=error), "none": body(method="x")}
-    server.answers["gone"] = gone
-    names = "result", "error", "none", "gone"
+    server.answers["result"] = body(id=999, result=text_result("the answer"))
+    server.answers.update(error=body(error=error), none=body(method="x"))
     async with opened(a=server.at()) as client:
         with anyio.fail_after(20):
-            told = [text(await use(client, "a", name)) for name in names]
-    assert told[0] == "a\ufffd" and "HTTP 200" in told[2]
-    assert "7: no luck" in told[1] and "7: no luck" in told[3]
-    assert server.calls.count("gone") == server.calls.count("initialize") == 1
+            assert text(await use(client, "a", "result")) == "the answer"
+            assert "7: no luck" in text(await use(client, "a", "error"))
+            assert "HTTP 200" in text(await use(client, "a", "none"))
 
 
-async def test_spoilt_answers_are_errors_over_any_transport(server: Remote) -> None:
-    half = text_result("a\ud83d, 😀")
-    server.answers |= {"neither": None, "half": half}
-    servers = {path[1:]: server.at(path) for path in ("/mcp", "/stream", "/sse")}
-    local = runs(f"serve_raw(tool('half'), tools_call=lambda _: {half})")
-    async with opened(**servers, local=local) as client:
+@pytest.mark.parametrize("how", ["LF", "CR", "gzip"])
+async def test_an_event_is_read_while_the_stream_is_open(how: str, server: Any) -> None:
+    """However its lines end, compressed, and as UTF-8 whatever PHP says it is."""
+
+    async def speak(request: dict[str, Any], stream: Any) -> None:
+        result = json.dumps(text_result("Größe"), ensure_ascii=False)
+        said = event(f'{{"jsonrpc": "2.0", "id": {request["id"]}, "result": {result}}}')
+        if how == "gzip":
+            gzip = zlib.compressobj(wbits=31)
+            said = gzip.compress(said) + gzip.flush(zlib.Z_SYNC_FLUSH)
+            head = STREAM.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n")
+        else:
+            head = STREAM.replace(b"event-stream", b"event-stream; charset=ISO-8859-1")
+        if how == "CR":  # and a comment, so that the last one is no half of CRLF
+            said = said.replace(b"\n", b"\r") + b":\r"
+        stream.write(head + said)
+        await anyio.sleep_forever()
+
+    server.answers["speak"] = speak
+    async with opened(a=server.at()) as client:
         with anyio.fail_after(20):
-            spoilt = [text(await use(client, name, "neither")) for name in servers]
-            halves = [text(await use(client, n, "half")) for n in (*servers, "local")]
-    assert [told for told in spoilt if "not valid MCP" not in told] == []
-    assert halves == ["a\ufffd, 😀"] * 4
+            assert text(await use(client, "a", "speak")) == "Größe"
+
+
+async def test_a_spoilt_answer_is_no_silence_over_any_transport(server: Remote) -> None:
+    """An error of the call, or for half a surrogate pair another character."""
+    half = text_result("a\ud83d, 😀")
+    server.answers.update(neither=None, half=half)
+    async with opened_at(server, "mcp", "stream", "sse") as client:
+        with anyio.fail_after(20):
+            for name in ("mcp", "stream", "sse"):
+                assert "not valid MCP" in text(await use(client, name, "neither"))
+                assert text(await use(client, name, "half")) == "a\ufffd, 😀"
+    local = runs(f"serve_raw(tool('half'), tools_call=lambda _: {half})")
+    async with opened(local=local) as client:
+        assert text(await use(client, "local", "half")) == "a\ufffd, 😀"
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
@@ -2259,19 +2954,19 @@ async def test_a_call_whose_events_can_be_resumed_ends_when_its_server_stays_dea
 
 
 async def test_a_server_without_a_get_stream_is_listed_anew(server: Remote) -> None:
-    servers = {f"get{n}": server.at(f"/mcp?{n}") for n in (404, 405, 429)}
-    async with opened(**servers) as client:
+    names = ("mcp?404", "mcp?405", "mcp?429")  # which a GET is answered with
+    async with opened_at(server, *names) as client:
         server.answers["seen"] = text_result("new")
-        names = await shown_names(client)
+        shown = await shown_names(client)
         server.answers["used"] = text_result("new")
-        answers = [text(await use(client, name, "used")) for name in servers]
-    assert {f"box__{name}__seen" for name in servers} <= {*names}
-    assert (answers, server.calls.count("initialize")) == (["new"] * 3, 3)
+        for name in names:
+            assert f"box__{name}__seen" in shown
+            assert text(await use(client, name, "used")) == "new"
+    assert server.calls.count("initialize") == 3  # so no session was taken for lost
 
 
 async def test_many_silent_calls_leave_no_connection_open(server: Remote) -> None:
-    servers = {path[1:]: server.at(path) for path in ("/mcp", "/stream")}
-    async with opened(**servers) as client:
+    async with opened_at(server, "mcp", "stream") as client:
         before = server.connections
         async with anyio.create_task_group() as calls:
             for name in ["mcp"] * 110 + ["stream"] * 10:
@@ -2282,71 +2977,91 @@ async def test_many_silent_calls_leave_no_connection_open(server: Remote) -> Non
         await until(lambda: server.connections <= before, 20)
 
 
-async def test_a_clients_answer_that_is_refused_costs_one_call(server: Remote) -> None:
+async def test_a_remote_server_gets_the_answer_to_its_question(server: Remote) -> None:
     async def ask(request: dict[str, Any], stream: Any) -> bytes:
-        question = {**ELICIT, "id": request["params"]["arguments"]["how"]}
+        question = {"id": "question", "method": "elicitation/create", "params": FORM}
         stream.write(STREAM + event(question))
-        await accepted.wait()
-        return event({"id": request["id"], "result": text_result("accepted")})
+        return event({"id": request["id"], "result": json_result(await answered)})
 
-    async def moved(*_: Any) -> bytes:
-        return next(answers)
-
-    async def slow(*_: Any) -> bytes:
-        await anyio.sleep(1.2)
-        accepted.set()
+    async def take(answer: dict[str, Any], _: Any) -> bytes:
+        answered.set_result(answer["result"])
         return response(202)
 
-    accepted = anyio.Event()
-    answers = iter([response(307, location="/mcp"), response(500)])
-    server.answers |= {"ask": ask, "refused": response(500), "slow": slow}
-    server.answers["moved"] = moved
-    config = configuration(a=server.at())
-    async with connected(config, **Ear("elicitation").callbacks) as client:
-        sibling = asyncio.ensure_future(use(client, "a", "wait"))
+    answered = asyncio.get_running_loop().create_future()
+    server.answers.update(ask=ask, question=take)
+    async with hearing("legacy", Ear(), a=server.at()) as client:
         with anyio.fail_after(20):
-            for how in ("refused", "moved"):
-                refused = await use(client, "a", "ask", {"how": how})
-                assert refused.is_error and "HTTP 500" in text(refused)
-            taken = await use(client, "a", "ask", {"how": "slow"})
-        server.released.set()
-        assert [text(taken), text(await sibling)] == ["accepted", "released"]
+            assert json.loads(text(await use(client, "a", "ask"))) == ACCEPTED
 
 
-async def test_a_cancelled_call_takes_its_question_back(server: Remote) -> None:
-    async def ask(_: Any, stream: Any) -> None:
+@pytest.mark.parametrize("end", ["cancelled", "cut"])
+async def test_a_call_that_ends_takes_its_question_back(
+    end: str, server: Remote
+) -> None:
+    async def ask(_: Any, stream: Any) -> Any:
         params = {**FORM, "_meta": {"answer": "never"}}
         stream.write(STREAM + event({**ELICIT, "id": "q", "params": params}))
+        if end == "cut":
+            await ear.asked.wait()
+            return b""
         await until(lambda: "notifications/cancelled" in server.calls)
-        end = {"method": "notifications/cancelled", "params": {"requestId": "q"}}
-        stream.write(event(end))
+        over = {"method": "notifications/cancelled", "params": {"requestId": "q"}}
+        stream.write(event(over))
         await anyio.sleep_forever()
 
-    server.answers["ask"], ear = ask, Ear("elicitation")
-    async with connected(configuration(a=server.at()), **ear.callbacks) as client:
+    server.answers["ask"] = ask
+    ear = Ear()
+    async with hearing("legacy", ear, a=server.at()) as client:
         call = asyncio.ensure_future(use(client, "a", "ask"))
-        await ear.asked.wait()
-        call.cancel()
-        await until(ear.withdrawn.is_set)
+        with anyio.fail_after(20):
+            await ear.asked.wait()
+            if end == "cancelled":
+                call.cancel()
+            else:
+                assert "not repeated" in text(await call)
+            await ear.withdrawn.wait()
 
 
-@pytest.mark.parametrize("stale", ["404", "400"])
+@pytest.mark.parametrize("stale", ["404", "400", "unauthorized"])
 async def test_a_forgotten_session_is_replaced(stale: str, server: Remote) -> None:
     server.stale = stale
     async with opened(a=server.at()) as client:
         before = resources()
-        for server.session in "234":
-            results = await at_once(9, lambda: use(client, "a", "ok"))
-            assert [text(result) for result in results] == ["ok"] * 9
+        for session in ("2", "3", "4"):
+            server.session = session
+            for result in await at_once(9, lambda: use(client, "a", "ok")):
+                assert text(result) == "ok"
         await leaves_nothing_behind(before)
-    counted = map(server.calls.count, ("ok", "initialize", "DELETE"))
-    assert [*counted] == [27, 4, 1]  # only the last session is there to be ended
+    assert server.calls.count("ok") == 27
+    assert server.calls.count("initialize") == 4
+    assert server.calls.count("DELETE") == 1  # only the last is there to be ended
+
+
+async def test_a_session_of_a_tools_own_is_no_session_of_ours(server: Remote) -> None:
+    """Its call is not sent again, nor is one where nobody can tell what was meant."""
+
+    async def browse(request: dict[str, Any], _: Any) -> bytes:
+        error = {"code": -32000, "message": "No browser session is open"}
+        body = {"jsonrpc": "2.0", "id": request["id"], "error": error}
+        return response(status, json.dumps(body))
+
+    server.answers.update(browse=browse, mute=response(400))
+    async with opened(a=server.at()) as client:
+        for status in (400, 404):
+            told = text(await use(client, "a", "browse"))
+            assert "-32000: No browser session is open" in told
+        assert server.calls.count("browse") == 2
+        assert server.calls.count("initialize") == 1
+        server.answers["ping"] = response(400)
+        assert "HTTP 400" in text(await use(client, "a", "mute"))
+        assert server.calls.count("mute") == 1
 
 
 async def test_a_late_listing_of_a_former_session_is_ignored(server: Remote) -> None:
     async def late(*_: Any) -> dict[str, Any]:
         old = await server.listing()
-        server.answers |= {"tools/list": server.listing, "new": text_result("new")}
+        server.answers["tools/list"] = server.listing
+        server.answers["new"] = text_result("new")
         await server.released.wait()
         return old
 
@@ -2362,358 +3077,97 @@ async def test_a_late_listing_of_a_former_session_is_ignored(server: Remote) -> 
         assert text(await use(client, "a", "new")) == "new"
 
 
-async def test_a_remote_server_that_was_restarted_answers_the_next_call() -> None:
-    async def answers() -> list[str]:
-        calls = (use(client, "a", "echo", {"message": "x"}) for client in (old, new))
-        return [text(result) for result in await asyncio.gather(*calls)]
-
-    config = configuration(a=remote(port := free_port()))
-    async with connected(config, "legacy") as old, connected(config, "auto") as new:
+@ERAS
+async def test_a_remote_server_that_was_restarted_is_used_again(mode: str) -> None:
+    port = free_port()
+    async with connected(configuration(a=remote(port)), mode) as client:
         for _ in range(2):
             async with listening(port):
-                assert await answers() == ["Echo: x"] * 2
-        assert "refused" in (await answers())[0]
+                answer = await use(client, "a", "echo", {"message": "x"})
+                assert text(answer) == "Echo: x"
+        assert "refused" in text(await use(client, "a", "echo"))
         async with listening(port):
-            assert await answers() == ["Echo: x"] * 2
+            assert text(await use(client, "a", "echo", {"message": "y"})) == "Echo: y"
 
 
-# === A transparent proxy ==============================================================
+# === Faults of servers ================================================================
 
-FORM: dict[str, Any] = {"mode": "form", "message": "Who?"}
-FORM |= {"requestedSchema": {"type": "object", "properties": {}}}
-SIGN_IN = {"mode": "url", "message": "Sign in", "url": "https://a.b/c?d=e"}
-SIGN_IN |= {"elicitationId": "e1"}
-ELICIT = {"method": "elicitation/create", "params": FORM}
-ACCEPTED = {"action": "accept", "content": {"name": "Ada"}}
-PARIS = {"type": "text", "text": "Paris"}
-SAMPLED = {"role": "assistant", "model": "m", "content": PARIS, "stopReason": "end"}
-ODD = {"content": [PARIS], "structuredContent": [1, None]}
-ROOTS = {"roots": [{"uri": "file:///a", "name": "A"}, {"uri": "file:///b"}]}
-ROUND = {"inputRequests": {"who": ELICIT, "where": {"method": "roots/list"}}}
-LOGS = [
-    {"method": "notifications/message", "params": {"level": level, "data": [level]}}
-    for level in get_args(types.LoggingLevel)
-]
-
-
-def dumped(model: Any) -> Any:
-    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-class Ear:
-    """A client's callbacks, of those with `able` in their names, and all they heard.
-
-    The `_meta` of a request may hold the answer that it gets, "never" for none.
-    """
-
-    def __init__(self, able: str = "") -> None:
-        self.heard: list[Any] = []
-        self.asked, self.withdrawn = anyio.Event(), anyio.Event()
-        sampled = types.CreateMessageResultWithTools
-        tools = types.SamplingCapability(tools=types.SamplingToolsCapability())
-        callbacks = {
-            "elicitation_callback": self._answer(types.ElicitResult, ACCEPTED),
-            "sampling_callback": self._answer(sampled, SAMPLED),
-            "list_roots_callback": self._answer(types.ListRootsResult, ROOTS),
-            "sampling_capabilities": tools,
-        }
-        able_to = {name: each for name, each in callbacks.items() if able in name}
-        self.callbacks: dict[str, Any] = {**able_to, "message_handler": self._listen}
-
-    def _answer(self, model: Any, usual: Any) -> Any:
-        async def answer(context: Any, params: Any = None) -> Any:
-            meta = context.meta or {}
-            self.heard.append(dumped(params) if params else {"_meta": meta})
-            given = meta.get("answer", usual)
-            if given == "never":
-                self.asked.set()
-                try:
-                    await anyio.sleep_forever()
-                finally:
-                    self.withdrawn.set()
-            return (types.ErrorData if "code" in given else model).model_validate(given)
-
-        return answer
-
-    async def _listen(self, message: Any) -> None:
-        self.heard.append(dumped(message))
-
-
-@dataclass
-class Peer:
-    """The server `name` in the box `box` as a client of the workbench sees it."""
-
-    client: Client
-    ear: Ear
-    name: str
-
-    async def call(self, tool: str, arguments: Any = None, **params: Any) -> Any:
-        """The wire result, without what is in all of 2026-07-28, or `{"error": ...}`."""
-        given = {"toolbox_name": "box", "tool_name": f"box__{self.name}__{tool}"}
-        params |= {"name": "use_tool", "arguments": given}
-        params["arguments"]["arguments"] = arguments or {}
-        request = types.Request[Any, str](method="tools/call", params=params)
-        kind: Any = TypeAdapter(dict[str, Any])
-        try:
-            result = await self.client.session.send_request(request, kind)
-        except MCPError as error:
-            return {"error": dumped(error.error)}
-        meta = result.pop("_meta", {})
-        meta.pop(f"{RESERVED}serverInfo", None)
-        result.pop("resultType", None)
-        return result | ({"_meta": meta} if meta else {})
-
-    async def answer(self, tool: str, arguments: Any = None, **options: Any) -> Any:
-        """The JSON that is the text of a tool's result."""
-        result = await self.call(tool, arguments, **options)
-        return json.loads(result["content"][0]["text"])
-
-
-@asynccontextmanager
-async def box_peer(
-    mode: str, ear: Ear, folder: Path | None = None, **servers: Any
-) -> AsyncIterator[Peer]:
-    """The first of these servers in a workbench: in this process or its own."""
-    connect: Any = connected
-    if folder is not None:
-        connect = functools.partial(connected_process, folder=folder)
-    async with connect(configuration(**servers), mode=mode, **ear.callbacks) as client:
-        yield Peer(client, ear, next(iter(servers)))
-
-
-BOTH, OLDER_ONE = entry("eras", f"{OLDER} {MODERN}"), entry("eras", OLDER)
-OWN_SERVERS = {"both": BOTH, "older": OLDER_ONE, "modern": entry("eras", MODERN)}
-# A client's mode and a server's eras: the last two pairs have to be bridged.
-PAIRS = LEGACY, AUTO, _, _ = "legacy both", "auto both", "legacy modern", "auto older"
-STEPS: list[tuple[Any, ...]] = []  # pairs, a call, its result, what is heard
-
-
-def step(
-    pairs: Any, tool: str, given: Any, result: Any, *heard: Any, **more: Any
-) -> None:
-    """Register a call: its result, and what the client hears meanwhile."""
-    STEPS.append((pairs, tool, given, more, result, [*heard]))
-
-
-def progress(label: str, **token: Any) -> list[dict[str, Any]]:
-    """A hundred progress notifications, `label 1` to `label 100`."""
-    method, total = "notifications/progress", {"total": 100, **token}
-    params = [{"progress": n, "message": f"{label} {n}"} for n in range(1, 101)]
-    return [{"method": method, "params": {**total, **each}} for each in params]
-
-
-def register_results_and_messages() -> None:
-    structured: Any = {"structuredContent": {"y": None, "list": [1.5, {"é": {}}]}}
-    meta = {"_meta": {"com.example/a": {"b": [1]}, "c": "d"}}
-    full: Any = {"content": [PARIS], "isError": False, **structured, **meta}
-    step(PAIRS, "result", full, full)
-    step([AUTO], "result", ODD, ODD)
-    error = {"code": -32602, "message": "Unknown", "data": {"a": [1]}}
-    for retry in ({"requestState": "s"}, {"inputResponses": {"a": ROOTS}}):
-        step([AUTO], "error", error, {"error": error}, **retry)
-    done, steps = json_result(None), {"messages": progress("step")}
-    for token in ("mine", 0):
-        asking: Any = {"progressToken": token}
-        step(PAIRS, "say", steps, done, *progress("step", **asking), _meta=asking)
-    end = {"elicitationId": "e1"}
-    messages = [*LOGS, {"method": "notifications/elicitation/complete", "params": end}]
-    step([LEGACY], "say", {"messages": messages}, done, *messages)
-    step(["auto older"], "say", {"messages": LOGS}, done)
-
-
-def register_requests() -> None:
-    asked = {"messages": [{"role": "user", "content": PARIS}], "maxTokens": 9}
-    asked |= {"temperature": 0.5, "metadata": {"k": 1}, "stopSequences": ["."]}
-    asked |= {"tools": [tool("t")], "toolChoice": {"mode": "required"}}
-    used = {"type": "tool_use", "id": "1", "name": "t", "input": {"a": [1, None]}}
-    error = {"code": -7, "message": "Asleep", "data": {"why": 1}}
-    for method, params, *answers in (
-        ("elicitation/create", FORM, ACCEPTED, error),
-        ("elicitation/create", SIGN_IN, {"action": "decline"}),
-        ("sampling/createMessage", asked, SAMPLED, {**SAMPLED, "content": [used]}),
-        ("roots/list", {}, ROOTS, error),
-    ):
-        for answer in answers:
-            heard = {**params, "_meta": {"answer": answer}}
-            request = {"method": method, "params": heard}
-            step([LEGACY], "ask", request, json_result(answer), heard)
-
-
-register_results_and_messages()
-register_requests()
-
-
-async def test_what_a_server_sends_reaches_the_client_as_it_is(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    wrong: list[Any] = []
-
-    async def observe(pair: str) -> None:
-        mode, server = pair.split()
-        folder = tmp_path_factory.mktemp(mode)
-        async with box_peer(mode, Ear(), folder, a=OWN_SERVERS[server]) as peer:
-            for pairs, tool, given, more, *expected in STEPS:
-                if pair in pairs:
-                    peer.ear.heard, result = [], None
-                    with anyio.move_on_after(30):
-                        result = await peer.call(tool, given, **more)
-                    if [result, peer.ear.heard] != expected:
-                        wrong.append((pair, tool, given, more, result, peer.ear.heard))
-
-    async with anyio.create_task_group() as tasks:
-        for pair in PAIRS:
-            tasks.start_soon(observe, pair)
-    assert wrong == []
-
-
-async def test_a_client_of_2026_is_asked_in_rounds() -> None:
-    given, config = {"rounds": [ROUND, {}, {}, ROUND]}, configuration(a=BOTH)
-    async with connected(config, "auto", **Ear().callbacks) as client:
-        responses = json.loads(text(await use(client, "a", "rounds", given)))
-    assert responses == {"who": ACCEPTED, "where": ROOTS}
-
-
-@ERAS
-async def test_progress_comes_under_its_own_token(mode: str, tmp_path: Path) -> None:
-    async def call(label: str) -> None:
-        given = {"messages": progress(label), "calls": 2}
-        await peer.call("say", given, _meta={"progressToken": label})
-
-    async with box_peer(mode, Ear(), tmp_path, a=BOTH) as peer:
-        with anyio.fail_after(30):
-            await asyncio.gather(call("a"), call("b"))
-    heard = [each["params"] for each in peer.ear.heard]
-    for label in "ab":
-        told = [each["message"] for each in heard if each["progressToken"] == label]
-        assert told == [f"{label} {n}" for n in range(1, 101)]
-
-
-@ERAS
-async def test_cancelled_calls_leave_nothing_behind(mode: str, tmp_path: Path) -> None:
-    moments = random.Random(4)
-
-    async def call(number: int) -> None:
-        with anyio.move_on_after(moments.uniform(0, 0.3)):
-            await peer.call("wait", {"number": number})
-
-    folder = tmp_path if mode == "auto" else None  # in memory no cancelling is sent
-    async with box_peer(mode, Ear(), folder, a=BOTH) as peer:
-        await open_box(peer.client)
-        before, seen = len(asyncio.all_tasks()), await peer.answer("seen")
-        with anyio.fail_after(30):
-            while not seen["started"]:
-                await asyncio.gather(*map(call, range(100)))
-                seen = await peer.answer("seen")
-            while sorted(seen["started"]) != sorted(seen["cancelled"]):
-                seen = await peer.answer("seen")
-            await until(lambda: len(asyncio.all_tasks()) <= before)
-
-
-@pytest.mark.parametrize("pair", PAIRS)
-async def test_a_server_is_called_in_its_clients_era_if_it_can(pair: str) -> None:
-    own = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "a.b/c": {"x": [None]}}
-    foreign = {f"{RESERVED}logLevel": "debug", f"{RESERVED}x": 1, "progressToken": "me"}
-    mode, server = pair.split()
-    async with box_peer(mode, Ear(), a=OWN_SERVERS[server]) as peer:
-        seen = await peer.answer("seen", _meta={**own, **foreign})
-    era, meta = OLDER if pair in (LEGACY, "auto older") else MODERN, seen["_meta"]
-    assert (seen["era"], meta.pop("progressToken") != "me") == (era, True)
-    assert {key: meta.pop(key, None) for key in own} == own
-    names = ("clientCapabilities", "clientInfo", "protocolVersion")
-    hop = [f"{RESERVED}{name}" for name in names] if era == MODERN else []
-    assert sorted(meta) == hop  # what belongs to one hop is not passed on
-
-
-async def test_what_the_eras_cannot_bridge_is_an_error_at_once() -> None:
-    async with box_peer("legacy", Ear(), a=OWN_SERVERS["modern"]) as peer:
-        assert await peer.call("result", ODD) == {"content": [PARIS]}
-        asked = await peer.call("rounds", {"rounds": [ROUND]})
-        assert asked["isError"] and MODERN in asked["content"][0]["text"]
-        spoilt = await peer.call("result", {"content": 5})
-        assert spoilt["isError"] and ": content" in spoilt["content"][0]["text"]
-    async with box_peer("auto", Ear(), a=OLDER_ONE) as peer:
-        assert "code" in await peer.answer("ask", ELICIT)
-
-
-OFFERS: dict[tuple[str, str], Any] = {
-    ("legacy", "nothing"): {},
-    ("legacy", "roots"): {"roots": {"listChanged": True}},
-    ("legacy", "elicitation"): {"elicitation": {"form": {}, "url": {}}},
-    ("legacy", "sampling_callback"): {"sampling": {}},
-    ("legacy", "sampling"): {"sampling": {"tools": {}}},
-    ("auto", "sampling"): {"sampling": {"tools": {}}},
+FAULTS = {  # when a server does what wrong: what a call answers (a pattern), if it does
+    ("tools_list", "exits"): "not seen the call: exited with status 3.*boom",
+    ("initialize", "answers nonsense"): "not seen the call: .*not valid.*capabilities",
+    ("tools_call", "closes stdout"): "^Error executing tool",
+    ("tools_call", "asks what nobody knows"): "^question: -32601$",
+    ("tools_call", "writes garbage"): "^answered$",
+    ("start", "hangs"): "",
+    ("initialize", "hangs"): "",
+    ("tools_list", "hangs"): "",
+    ("tools_call", "answers half"): "",
 }
 
 
-async def test_a_server_is_offered_what_the_client_declared() -> None:
-    offers = {}
-    for mode, able in OFFERS:
-        async with box_peer(mode, Ear(able), a=BOTH) as peer:
-            seen = await peer.answer("seen")
-        offers[mode, able] = {**seen, **seen["_meta"]}[CAPABILITIES]
-    assert offers == OFFERS
+def test_a_fault_costs_only_its_server(tmp_path: Path) -> None:
+    servers: dict[str, Any] = {" ".join(fault): fault for fault in FAULTS}
+    with Wire(tmp_path, **servers) as wire:
+        wire.initialize()
+        calls = {server: wire.begin_use(server) for server in servers}
+        assert wire.still_serves()
+        for server, fault in servers.items():
+            if FAULTS[fault]:
+                assert re.search(FAULTS[fault], wire.text(calls[server])), server
+        wire.hanging(5)  # those without an answer, and the one that closed stdout
+        assert wire.still_serves()
+        assert wire.answers == {}  # nothing came that nobody had asked for
+        wire.end("end of stdin")
+        assert wire.status() == 0
 
 
-@pytest.mark.parametrize(("declared", "mode"), [({}, "form"), ({"url": {}}, "url")])
-async def test_an_elicitation_mode_that_the_client_lacks_is_an_error(
-    declared: Any, mode: str, monkeypatch: Monkey
-) -> None:
-    capabilities = types.ClientCapabilities.model_validate({"elicitation": declared})
-    monkeypatch.setattr(ClientSession, "_build_capabilities", lambda *_: capabilities)
-    async with box_peer("legacy", Ear(), a=OLDER_ONE) as peer:
-        form = await peer.answer("ask", ELICIT)
-        url = await peer.answer("ask", {**ELICIT, "params": SIGN_IN})
-    assert ("code" in form, "code" in url) == (mode != "form", mode != "url")
-    assert [each["mode"] for each in peer.ear.heard] == [mode]
+def peak_memory(pid: int) -> int:
+    """The most memory that a process has had so far, in MB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) // 1000
 
 
-async def test_changed_roots_are_told_to_every_open_server() -> None:
-    ear, older = Ear(), OLDER_ONE
-    async with box_peer("legacy", ear, a=older, b=older) as peer:
-        await open_box(peer.client)
-        changed = types.RootsListChangedNotification()
-        await peer.client.session.send_notification(changed)
-        await until(lambda: len(ear.heard) == 2)
-    assert [each["params"]["data"] for each in ear.heard] == ["roots changed"] * 2
+SAME_QUESTION = '{"jsonrpc":"2.0","id":1,"method":"ping"}'
 
 
-async def test_a_log_level_holds_for_open_servers_and_later_ones(caplog: Logs) -> None:
-    caplog.set_level(logging.DEBUG, "workbench")
-    ear, names, levels = Ear(), ("older", "modern"), ["error", "critical"]
-    servers: Any = {name: OWN_SERVERS[name] for name in names}
-    async with box_peer("legacy", ear, **servers) as peer:
-        for level in levels:
-            params = types.SetLevelRequestParams.model_validate({"level": level})
-            request = types.SetLevelRequest(params=params)
-            await peer.client.session.send_request(request, types.EmptyResult)
-            await open_box(peer.client)
-        for peer.name in names:
-            await peer.call("say", {"messages": LOGS})
-        older, modern = [await Peer(peer.client, ear, n).answer("seen") for n in names]
-    assert older["levels"] == levels
-    assert modern["_meta"][f"{RESERVED}logLevel"] == "critical"
-    assert ear.heard == LOGS[5:] * 2
-    logged = [each for each in caplog.records if "'debug'" in each.getMessage()]
-    assert [each.levelname for each in logged] == ["DEBUG"] * 2  # our own has them all
-
-
-async def test_without_a_client_a_server_speaks_its_newest_era(tmp_path: Path) -> None:
-    line = command(configuration(a=BOTH), tmp_path)
-    process = await anyio.run_process([*line, "--call", "box__a__seen"])
-    seen = json.loads(process.stdout)
-    assert (seen["era"], seen["_meta"][CAPABILITIES]) == (MODERN, {})
+def test_what_a_server_writes_without_end_slows_only_itself(tmp_path: Path) -> None:
+    servers: dict[str, Any] = {
+        "lines": ("start", "repeats y on stdout"),
+        "log": ("start", "repeats y on stderr"),
+        "huge": ("tools_call", "writes a huge line"),
+        "asks": ("tools_call", f"repeats {SAME_QUESTION} on stdout"),
+    }
+    with Wire(tmp_path, stdio={"stderr": PIPE}, **servers) as wire:
+        wire.initialize().use("good")
+        before = peak_memory(wire.process.pid)
+        for server in ("lines", "log", "asks"):
+            wire.begin_use(server)
+        huge = wire.begin_use("huge")
+        wire.hanging(3)  # in an endless loop, that is
+        moments = [time.monotonic()]
+        while len(moments) < 10:
+            assert wire.still_serves()
+            moments.append(time.monotonic())
+        assert moments[-1] - moments[0] < 9  # seconds, whatever else the machine does
+        assert wire.text(huge) == "answered"
+        assert peak_memory(wire.process.pid) < before + 30
+        wire.end("SIGTERM")
+        assert wire.status() == 0
 
 
 # === Built-in toolbox =================================================================
 
 
-async def test_the_toolbox_lists_the_tools_of_the_seed() -> None:
+async def test_the_toolbox_has_exactly_the_tools_echo_and_time() -> None:
     async with Client(workbench.create_toolbox_server()) as client:
         echo, time = (await client.list_tools()).tools
-    assert (echo.title, echo.input_schema["required"]) == ("Echo Tool", ["text"])
-    assert (time.title, time.input_schema.get("required")) == ("Time Tool", None)
-    assert "returns the text it was given" in str(echo.description)
-    assert "current server time" in str(time.description)
+    assert [echo.name, echo.title] == ["echo", "Echo Tool"]
+    assert echo.description == "A simple tool that returns the text it was given."
+    assert echo.input_schema["required"] == ["text"]
+    assert [time.name, time.title] == ["time", "Time Tool"]
+    assert "Returns the current server time" in str(time.description)
+    assert list(time.input_schema["properties"]) == ["timezone"]
+    assert "required" not in time.input_schema
 
 
 async def call_toolbox(name: str, **arguments: Any) -> types.CallToolResult:
@@ -2724,7 +3178,7 @@ async def call_toolbox(name: str, **arguments: Any) -> types.CallToolResult:
 async def test_echo_returns_its_text() -> None:
     for said in ("", "zwölf 🧰\n\0", "x" * 1_000_000):
         result = await call_toolbox("echo", text=said)
-        assert (text(result) == said, bool(result.is_error)) == (True, False), said[:9]
+        assert text(result) == said and not result.is_error
 
 
 async def test_input_that_does_not_conform_is_an_error_that_names_the_field() -> None:
@@ -2738,37 +3192,42 @@ async def test_input_that_does_not_conform_is_an_error_that_names_the_field() ->
         assert result.is_error and f"'{field}'" in text(result), arguments
 
 
-async def test_time_knows_every_iana_zone_and_no_other(monkeypatch: Monkey) -> None:
-    now = datetime.datetime.fromisoformat("2026-03-08T06:59:59+00:00")
-    clock = SimpleNamespace(now=now.astimezone)
-    fixed = SimpleNamespace(datetime=clock, UTC=datetime.UTC)
-    monkeypatch.setattr(workbench, "datetime", fixed)
+def assert_is_now(shown: str, zone: datetime.tzinfo) -> None:
+    """It is at most a minute old, in the time of this zone, with its offset."""
+    moment = datetime.datetime.fromisoformat(shown)
+    age = datetime.datetime.now(datetime.UTC) - moment
+    assert datetime.timedelta() <= age < datetime.timedelta(minutes=1), zone
+    assert shown == moment.astimezone(zone).isoformat()
+
+
+async def test_time_knows_every_iana_zone_and_no_other() -> None:
     zones = zoneinfo.available_timezones()
     assert zones, "no zone data on this machine"
+    no_zones = ["Mars/Phobos", "America", "../etc/passwd", "zone.tab"]
     async with Client(workbench.create_toolbox_server()) as client:
         for zone in zones:
             shown = text(await client.call_tool("time", {"timezone": zone}))
-            assert shown == now.astimezone(zoneinfo.ZoneInfo(zone)).isoformat(), zone
-        no_zones = ["Mars/Phobos", "America", "../etc/passwd", "zone.tab"]
-        for zone in [*no_zones, ".", "", "UTC\0", "x" * 5000]:
+            assert_is_now(shown, zoneinfo.ZoneInfo(zone))
+        for zone in no_zones + [".", "", "UTC\0", "x" * 5000]:
             result = await client.call_tool("time", {"timezone": zone})
-            told = text(result).startswith(f"Unknown timezone {zone!r}")
-            assert result.is_error and told, zone
+            assert result.is_error
+            assert text(result).startswith(f"Unknown timezone {zone!r}")
 
 
-async def test_time_is_now_in_utc_which_needs_no_zone_data(monkeypatch: Monkey) -> None:
+async def test_the_default_utc_needs_no_zone_data(monkeypatch: Monkey) -> None:
     def no_data(name: str) -> None:
-        raise IsADirectoryError(name)
+        raise zoneinfo.ZoneInfoNotFoundError(name)
 
     monkeypatch.setattr(zoneinfo, "ZoneInfo", no_data)
-    for zone in ({}, {"timezone": "UTC"}):
-        shown = text(await call_toolbox("time", **zone))
-        age = time.time() - datetime.datetime.fromisoformat(shown).timestamp()
-        assert age < 60 and shown.endswith("+00:00")
     assert (await call_toolbox("time", timezone="Europe/Berlin")).is_error
+    assert_is_now(text(await call_toolbox("time")), datetime.UTC)
+    assert_is_now(text(await call_toolbox("time", timezone="UTC")), datetime.UTC)
 
 
 # === The toolbox over HTTP ============================================================
+
+MEDIA_TYPES = {"Content-Type": "application/json", "Connection": "close"}
+MEDIA_TYPES |= {"Accept": "application/json, text/event-stream"}
 
 
 @dataclass
@@ -2778,6 +3237,23 @@ class HttpToolbox:
     process: subprocess.Popen[str]
     url: str
     port: int
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] = {}
+    ) -> http.client.HTTPResponse:
+        """Send one HTTP request; the answer, whose body may still be coming."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection.request(method, path, body, {**MEDIA_TYPES, **headers})
+        return connection.getresponse()
+
+    def status(self, method: str, path: str, body: Any = None, **more: Any) -> int:
+        with self.ask(method, path, body, **more) as response:
+            return response.status
+
+    def session(self) -> dict[str, str]:
+        """Initialize a session of Streamable HTTP; the header that names it."""
+        with self.ask("POST", "/mcp", request_bytes("initialize", CLIENT)) as response:
+            return {"Mcp-Session-Id": response.headers["Mcp-Session-Id"]}
 
 
 @contextmanager
@@ -2801,40 +3277,23 @@ def toolbox() -> Iterator[HttpToolbox]:
         yield running
 
 
-def request_bytes(method: str, **params: Any) -> bytes:
+def request_bytes(method: str, params: dict[str, Any]) -> bytes:
     """A JSON-RPC request as it goes over the wire."""
     message = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
     return json.dumps(message).encode()
 
 
-PING = request_bytes("ping")
-MEDIA_TYPES = {
-    "Content-Type": "application/json",
-    "Accept": "application/json, text/event-stream",
-    "Connection": "close",
-}
+PING = request_bytes("ping", {})
+CLIENT_INFO = {"name": "http.client", "version": "1"}
+CLIENT = {"protocolVersion": OLDER, "clientInfo": CLIENT_INFO, "capabilities": {}}
 
 
-def ask(
-    toolbox: HttpToolbox, method: str, path: str, body: Any = None, **headers: str
-) -> http.client.HTTPResponse:
-    """Send one HTTP request; the answer, whose body may still be coming."""
-    named = MEDIA_TYPES | {k.replace("_", "-"): v for k, v in headers.items()}
-    connection = http.client.HTTPConnection("127.0.0.1", toolbox.port, timeout=10)
-    connection.request(method, path, body, named)
-    return connection.getresponse()
-
-
-def status(toolbox: HttpToolbox, *request: Any, **headers: str) -> int:
-    with ask(toolbox, *request, **headers) as response:
-        return response.status
-
-
-class RawSession:
+class SseSession:
     """A session of the SSE transport, with nothing but an HTTP client."""
 
     def __init__(self, toolbox: HttpToolbox) -> None:
-        self.toolbox, self.stream = toolbox, ask(toolbox, "GET", "/mcp")
+        self.toolbox = toolbox
+        self.stream = toolbox.ask("GET", "/mcp")
         self.close = self.stream.close
         self.first_event = self.next_event()
         self.endpoint = self.first_event.partition(b"data: ")[2].strip().decode()
@@ -2846,105 +3305,87 @@ class RawSession:
         return event
 
     def post(self, body: bytes) -> int:
-        return status(self.toolbox, "POST", self.endpoint, body)
+        return self.toolbox.status("POST", self.endpoint, body)
 
-    def result(self, method: str, **params: Any) -> Any:
+    def result(self, method: str, params: dict[str, Any]) -> Any:
         """Post a request; the result that then comes on the stream."""
-        assert self.post(request_bytes(method, **params)) == 202
+        assert self.post(request_bytes(method, params)) == 202
         event, data = self.next_event().splitlines()
         assert event == b"event: message"
         return json.loads(data.removeprefix(b"data: "))["result"]
 
 
-CLIENT_INFO = {"name": "http.client", "version": "1"}
-CLIENT = {"protocolVersion": OLDER, "clientInfo": CLIENT_INFO, "capabilities": {}}
-
-
-def streamable_session(toolbox: HttpToolbox) -> dict[str, str]:
-    """Initialize a session of Streamable HTTP; the header that names it."""
-    body = request_bytes("initialize", **CLIENT)
-    with ask(toolbox, "POST", "/mcp", body) as response:
-        return {"Mcp-Session-Id": response.headers["Mcp-Session-Id"]}
-
-
-def test_the_seed_flow_needs_nothing_but_an_http_client(toolbox: HttpToolbox) -> None:
-    with closing(RawSession(toolbox)) as session:
-        media_type = session.stream.headers["Content-Type"].partition(";")[0]
-        assert (session.stream.status, media_type) == (200, "text/event-stream")
+def test_an_sse_session_needs_only_an_http_client(toolbox: HttpToolbox) -> None:
+    with closing(SseSession(toolbox)) as session:
+        assert session.stream.status == 200
+        assert session.stream.headers.get_content_type() == "text/event-stream"
         first = rb"event: endpoint\ndata: /mcp/messages\?sessionId=[0-9a-f]{32}\n"
         assert re.fullmatch(first, session.first_event)
-        info = session.result("initialize", **CLIENT)["serverInfo"]
+        info = session.result("initialize", CLIENT)["serverInfo"]
         assert info == {"name": "mcp-toolbox", "version": workbench.__version__}
         done = {"jsonrpc": "2.0", "method": "notifications/initialized"}
         assert session.post(json.dumps(done).encode()) == 202
-        said = session.result("tools/call", name="echo", arguments={"text": "hello"})
-        assert said["content"] == [{"type": "text", "text": "hello"}]
+        call = {"name": "echo", "arguments": {"text": "hello"}}
+        content = session.result("tools/call", call)["content"]
+        assert content == [{"type": "text", "text": "hello"}]
 
 
 async def test_a_message_for_no_session_is_answered_400(toolbox: HttpToolbox) -> None:
-    session = RawSession(toolbox)
+    session = SseSession(toolbox)
     assert session.post(PING) == 202
     session.close()
     await until(lambda: session.post(PING) == 400)
-    queries = "", "?", "?sessionId=", "?sessionId=x", f"?sessionId={'0' * 32}"
-    paths = [f"/mcp/messages{query}" for query in queries]
-    assert {status(toolbox, "POST", path, PING) for path in paths} == {400}
-
-
-BAD_REQUESTS: list[tuple[str, Any, dict[str, str], set[int]]] = [
-    ("POST", b"", {}, {400}),
-    ("POST", b"\xff", {}, {400}),
-    ("POST", b'{"hello": "you"}', {}, {400}),
-    ("POST", b"[" * 100_000, {}, {400}),
-    ("PUT", PING, {}, {405}),
-    ("POST", PING, {"Content_Type": "text/plain"}, {400, 415}),
-]
+    for query in ("", "?", "?sessionId=", "?sessionId=x", f"?sessionId={'0' * 32}"):
+        assert toolbox.status("POST", f"/mcp/messages{query}", PING) == 400, query
 
 
 def test_a_bad_request_gets_its_4xx_and_harms_no_session(toolbox: HttpToolbox) -> None:
-    with closing(RawSession(toolbox)) as session:
-        for method, body, headers, expected in BAD_REQUESTS:
-            for path in ("/mcp", session.endpoint):
-                told = status(toolbox, method, path, body, **headers)
-                assert told in expected, (method, path, (body or b"")[:20], headers)
-                assert session.result("ping") == {}
+    plain = {"Content-Type": "text/plain"}
+    with closing(SseSession(toolbox)) as session:
+        for path in ("/mcp", session.endpoint):
+            for body in (b"", b"\xff", b'{"hello": "you"}', b"[" * 100_000):
+                assert toolbox.status("POST", path, body) == 400, (path, body[:20])
+                assert session.result("ping", {}) == {}
+            assert toolbox.status("PUT", path, PING) == 405, path
+            assert toolbox.status("POST", path, PING, headers=plain) in (400, 415)
+            assert session.result("ping", {}) == {}
 
 
 def test_a_streamable_http_session_ends_with_its_delete(toolbox: HttpToolbox) -> None:
-    session = streamable_session(toolbox)
-    requests = ("GET", 200), ("DELETE", 200), ("GET", 404)
-    for method, expected in requests:
-        assert status(toolbox, method, "/mcp", **session) == expected
+    session = toolbox.session()
+    assert toolbox.status("GET", "/mcp", headers=session) == 200
+    assert toolbox.status("DELETE", "/mcp", headers=session) == 200
+    assert toolbox.status("GET", "/mcp", headers=session) == 404
 
 
 async def test_one_url_serves_every_client_at_once(toolbox: HttpToolbox) -> None:
-    async def talk(number: int, transport: str, mode: str) -> str:
-        way: Any = sse_client(toolbox.url) if transport == "sse" else toolbox.url
-        async with Client(way, mode=mode) as client:
+    async def talk(transport: Any, mode: str, number: int) -> str:
+        async with Client(transport, mode=mode) as client:
             for turn in range(3):
-                said = f"cliént {number} of {transport} {mode}, turn {turn}"
+                said = f"{mode} cliént {number}, turn {turn}"
                 assert text(await client.call_tool("echo", {"text": said})) == said
             return client.protocol_version
 
-    kinds = ("sse", "legacy"), ("http", "legacy"), ("http", "auto")
-    talks = [talk(number, *kind) for number in range(8) for kind in kinds]
-    assert (await asyncio.gather(*talks)).count(MODERN) == 8
+    talks = []
+    for number in range(8):
+        talks.append(talk(sse_client(toolbox.url), "legacy", number))
+        talks.append(talk(toolbox.url, "legacy", number))
+        talks.append(talk(toolbox.url, "auto", number))
+    assert await asyncio.gather(*talks) == [OLDER, OLDER, MODERN] * 8
 
 
-def test_on_loopback_foreign_names_are_refused(toolbox: HttpToolbox) -> None:
+def test_on_loopback_every_route_refuses_foreign_names(toolbox: HttpToolbox) -> None:
     assert f"//127.0.0.1:{toolbox.port}/" in toolbox.url  # unless told otherwise
     for name in ("127.0.0.1", "localhost", "[::1]"):
         host = f"{name}:{toolbox.port}"
-        told = status(toolbox, "GET", "/mcp", Host=host, Origin=f"http://{host}")
-        assert told == 200, name
-    methods = ("GET", "POST", "DELETE", "OPTIONS")
-    paths = ("/mcp", "/mcp/", "/mcp/messages", "/unknown")
-    evil = "127.0.0.1.evil.example"
-    foreign = [("Host", evil, 421), ("Origin", f"http://{evil}", 403)]
-    foreign += [("Host", "evil.example", 421), ("Origin", "null", 403)]
-    for cell in itertools.product(methods, paths, foreign):
-        method, path, (header, value, expected) = cell
-        assert status(toolbox, method, path, **{header: value}) == expected, cell
+        own = {"Host": host, "Origin": f"http://{host}"}
+        assert toolbox.status("GET", "/mcp", headers=own) == 200, name
+    for path in ("/mcp", "/mcp/", "/mcp/messages", "/unknown"):
+        for method in ("GET", "POST", "DELETE", "OPTIONS"):
+            for name in ("evil.example", "127.0.0.1.evil.example"):
+                assert toolbox.status(method, path, headers={"Host": name}) == 421
+            for name in ("http://127.0.0.1.evil.example", "null"):
+                assert toolbox.status(method, path, headers={"Origin": name}) == 403
 
 
 def test_bound_elsewhere_it_warns_and_serves_any_host_but_no_foreign_origin() -> None:
@@ -2955,148 +3396,258 @@ def test_bound_elsewhere_it_warns_and_serves_any_host_but_no_foreign_origin() ->
             ("toolbox.example", "http://toolbox.example:81", 403),
             ("toolbox.example", "null", 403),
         ):
-            told = status(running, "GET", "/mcp", Host=host, Origin=origin)
-            assert told == expected, (host, origin)
-        stderr = cast(Any, running.process).stderr
-        assert "WARNING No authentication" in stderr.readline()
+            headers = {"Host": host, "Origin": origin}
+            assert running.status("GET", "/mcp", headers=headers) == expected, headers
+        running.process.terminate()
+        _, log = running.process.communicate(timeout=20)
+    assert re.search("WARNING.*authentication", log)
 
 
 @pytest.mark.parametrize("signals", ["SIGINT", "SIGTERM SIGINT"])
 def test_a_signal_ends_it_with_status_0_while_streams_are_open(signals: str) -> None:
     with (
         http_toolbox("LOCALHOST:0") as running,
-        closing(RawSession(running)) as session,
-        ask(running, "GET", "/mcp", **streamable_session(running)),
+        closing(SseSession(running)) as session,
+        running.ask("GET", "/mcp", headers=running.session()),
         socket.create_connection(("127.0.0.1", running.port)) as half,
     ):
-        head = "POST /mcp HTTP/1.1", "Host: localhost", "Content-Length: 9", "", ""
-        half.sendall("\r\n".join(head).encode())  # and no body: uvicorn waits for it
-        assert session.result("ping") == {}
+        # There is no body, which the HTTP server therefore waits for.
+        half.sendall(b"POST /mcp HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 9\r\n\r\n")
+        assert session.result("ping", {}) == {}
         for name in signals.split():
             running.process.send_signal(getattr(signal, name))
-        _, stderr = running.process.communicate(timeout=20)
-    assert (running.process.returncode, stderr) == (0, "")  # no warning: it is loopback
+        _, log = running.process.communicate(timeout=20)
+    assert running.process.returncode == 0
+    assert log == ""  # no warning: it is loopback
 
 
 @pytest.mark.filterwarnings("ignore:unclosed")  # of a port that is no port
 def test_a_bad_address_is_one_line(toolbox: HttpToolbox, caplog: Logs) -> None:
-    addresses = [f"127.0.0.1:{toolbox.port}", "", "nowhere", "70000", "127.0.0.1:"]
-    assert [workbench.serve_http(address) for address in addresses] == [1] * 5
-    lines = [record.getMessage() for record in caplog.records]
-    assert [a in line for a, line in zip(addresses, lines, strict=True)] == [True] * 5
-    assert "Address already in use" in lines[0]
+    taken = f"127.0.0.1:{toolbox.port}"
+    for address in (taken, "", "nowhere", "70000", "127.0.0.1:"):
+        caplog.clear()
+        assert workbench.serve_http(address) == 1
+        [line] = caplog.messages
+        assert address in line and "\n" not in line
 
 
-# === A process at the other end of raw lines ==========================================
-
-HANDSHAKE: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": {}}
-HANDSHAKE["clientInfo"] = {"name": "wire", "version": "1"}
-PIPE = subprocess.PIPE
+# === Running ==========================================================================
 
 
-class Wire:
-    """A workbench process, spoken to in raw JSON-RPC lines; one that hangs is killed.
+def test_a_bad_configuration_ends_the_program_before_it_starts_anything(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    notes = tmp_path / "notes"
+    config = configuration(good=entry("noted", notes), s={}, u={})
+    arguments = command(config, tmp_path, "--check")[2:]
+    assert workbench.main(arguments) == 1
+    assert not notes.exists()
+    told = re.findall("(?m)^(.*?):", capsys.readouterr().err)
+    places = ["toolboxes.box.mcpServers.s", "toolboxes.box.mcpServers.u"]
+    assert told == [arguments[0], *places]
 
-    Its toolbox `box` has a healthy server, `good`, and the others that are given: an
-    entry, or when it misbehaves (a method, or "start") and how. They run, and leave
-    their marks, in `folder`.
-    """
 
-    def __init__(
-        self, folder: Path, *options: str, stdio: Any = None, **more: Any
-    ) -> None:
-        servers = {
-            name: server if isinstance(server, dict) else entry("misbehaving", *server)
-            for name, server in {"good": (), **more}.items()
-        }
-        arguments = command(configuration(**servers), folder, *options)
-        with open(folder / "stderr", "wb") as file:
-            streams = {"stdin": PIPE, "stdout": PIPE, "stderr": file, **(stdio or {})}
-            self.process: Any = subprocess.Popen(arguments, cwd=folder, **streams)
-        self.watchdog = threading.Timer(60, self.process.kill)
-        self.watchdog.start()
-        self.folder = folder
-        self.answers: dict[Any, dict[str, Any]] = {}
-        self.last_id = 0
+async def test_the_demo_is_served_and_says_what_it_is(tmp_path: Path) -> None:
+    program: Any = {"command": sys.executable, "args": [workbench.__file__]}
+    parameters = StdioServerParameters(cwd=tmp_path, **program)
+    call: Any = {"toolbox_name": "demo", "tool_name": "demo__toolbox__echo"}
+    call["arguments"] = {"text": "Hi."}
+    with (tmp_path / "stderr").open("w") as log:
+        async with Client(stdio_client(parameters, errlog=log)) as client:
+            assert text(await client.call_tool("use_tool", call)) == "Hi."
+            told = client.instructions or ""
+    assert "demo (1 server)" in told
+    for note in (told.splitlines()[-1], (tmp_path / "stderr").read_text()):
+        assert "demo" in note
+        assert "argument" in note and "WORKBENCH_CONFIG" in note
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.watchdog.cancel()
-        self.process.kill()
-        for pid in self.servers_left():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(BrokenPipeError):
-            self.process.__exit__(None, None, None)
+async def test_the_log_says_what_is_served_and_with_verbose_each_tool(
+    tmp_path: Path,
+) -> None:
+    async with connected_process(configuration(s=entry("plain")), tmp_path) as client:
+        await open_box(client)
+    first, *lines = (tmp_path / "stderr").read_text().splitlines()
+    assert f"INFO Serving box from {tmp_path}" in first
+    assert any(re.search("DEBUG .*box/s.*: .*echo.*other", line) for line in lines)
 
-    def write(self, data: bytes) -> None:
-        self.process.stdin.write(data)
-        self.process.stdin.flush()
 
-    def begin(self, method: str, **params: Any) -> int:
-        """Send a request; its id."""
-        self.last_id += 1
-        request = {"jsonrpc": "2.0", "id": self.last_id, "method": method}
-        line = json.dumps({**request, "params": params}, ensure_ascii=False)
-        self.write(line.encode() + b"\n")
-        return self.last_id
+async def test_without_toolboxes_it_says_where_to_add_them(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"of-\xff-bytes")  # a path that is no text
+    folder.mkdir()
+    async with connected_process({"toolboxes": {}}, folder) as client:
+        [opening, _] = await listed(client)
+        instructions = client.instructions or ""
+    assert re.match("No toolboxes configured.*'toolboxes'.*-bytes/", instructions)
+    assert "enum" not in opening["inputSchema"]["properties"]["toolbox_name"]
+    assert "INFO Serving no toolboxes from /" in (folder / "stderr").read_text()
 
-    def answer(self, request: int) -> dict[str, Any]:
-        """Wait for the answer to a request."""
-        while request not in self.answers:
-            line = self.process.stdout.readline()
-            assert line, "the workbench ended, or hung and was killed"
-            message = json.loads(line)
-            self.answers[message.get("id")] = message
-        return self.answers.pop(request)
 
-    def initialize(self) -> Self:
-        assert self.answer(self.begin("initialize", **HANDSHAKE))["result"]
-        return self
+HOW = ".* mcp.* pip install 'mcp>=2.3,<3'.* uv run .*\n"
+INTERRUPT = "event == 'import' and args[0] == 'mcp' and signal.raise_signal(2)"
+FIRST_CONTACTS = {  # what is wrong; the exit status, what stderr tells
+    "sys.version_info = (3, 10)": (1, r".*Python 3\.11 or newer.*\n"),
+    "sys.modules['mcp'] = None": (1, HOW),  # there is no such package
+    "sys.modules['mcp'] = signal": (1, HOW),  # one that lacks what newer ones have
+    f"sys.addaudithook(lambda event, args: {INTERRUPT})": (-signal.SIGINT, ""),
+}
 
-    def begin_use(self, server: str, name: str = "echo", **arguments: Any) -> int:
-        names = {"toolbox_name": "box", "tool_name": f"box__{server}__{name}"}
-        arguments = {**names, "arguments": arguments}
-        return self.begin("tools/call", name="use_tool", arguments=arguments)
 
-    def text(self, request: int) -> str:
-        """The text that a tool answers a request with."""
-        [block] = self.answer(request)["result"]["content"]
-        return str(block["text"])
+def test_what_cannot_start_ends_in_a_sentence_or_in_silence() -> None:
+    for code, (status, told) in FIRST_CONTACTS.items():
+        run = f"import runpy, signal, sys; {code}; sys.argv.pop(0); "
+        run += "runpy.run_path(sys.argv[0], run_name='__main__')"
+        arguments = [sys.executable, "-c", run, workbench.__file__, "--help"]
+        process = subprocess.run(arguments, stderr=PIPE, check=False)
+        assert re.fullmatch(told, process.stderr.decode())
+        assert process.returncode == status
 
-    def use(self, server: str, name: str = "echo", **arguments: Any) -> str:
-        return self.text(self.begin_use(server, name, **arguments))
 
-    def still_serves(self) -> bool:
-        """Whether the workbench answers, and the healthy server through it."""
-        ping = self.answer(self.begin("ping"))
-        return ping["result"] == {} and self.use("good", x="y") == '{"x": "y"}'
+def test_a_person_at_a_terminal_is_told_what_it_waits_for(tmp_path: Path) -> None:
+    stderr = tmp_path / "stderr"
+    for options in ([], ["--toolbox"]):
+        ours, terminal = os.openpty()
+        streams = {"stdin": terminal, "stdout": terminal}
+        with (
+            open(ours),
+            open(terminal),
+            Wire(tmp_path, *options, stdio=streams) as wire,
+        ):
+            anyio.run(until, lambda: "Ctrl-C" in stderr.read_text(), 20)
+            assert re.search("(?s)MCP client.*--check.*--help", stderr.read_text())
+            wire.end("SIGINT")
+            assert wire.status() in (0, -signal.SIGINT)  # it may not be serving yet
 
-    def hanging(self, number: int = 1) -> None:
-        """Wait until so many servers have reached the point where they hang."""
-        anyio.run(until, lambda: len([*self.folder.glob("*.hangs")]) >= number, 20)
 
-    def servers_left(self) -> list[int]:
-        pids = [int(mark.stem) for mark in self.folder.glob("*.pid")]
-        return [pid for pid in pids if is_alive(pid)]
+def test_check_starts_each_server_once_and_prints_its_line_as_it_settles(
+    tmp_path: Path, monkeypatch: Monkey
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", "")
+    gate, starts = tmp_path / "gate", tmp_path / "starts"
+    slow = entry("noted", tmp_path / "slow", gate)
+    code = f"echo x >> {starts}; echo last words >&2; exit 3"  # in no time
+    bad: Any = {"command": "sh", "args": ["-c", code]}
+    with Wire(tmp_path, "--check", slow=slow, bad=bad) as wire:
+        read = wire.process.stdout.readline
+        words, failed, good = sorted([read().decode() for _ in range(3)])
+        gate.touch()
+        assert re.match(rb"box/slow +ok .*4 tools", read())
+        read()
+        assert wire.status() == 1
+    assert re.fullmatch(r"box/bad +FAILED +\d+\.\d s +exited with status 3\n", failed)
+    assert words == "    last words\n"
+    assert re.fullmatch(r"box/good +ok +\d+\.\d s +1 tool .*\n", good)
+    assert starts.read_text() == "x\n"
 
-    def end(self, how: str) -> None:
-        if how.startswith("SIG"):
-            self.process.send_signal(signal.Signals[how])
-        elif how == "end of stdin":
-            self.process.stdin.close()
-        else:
-            self.process.stdout.close()
-            with contextlib.suppress(BrokenPipeError):
-                self.begin("ping")  # at the latest now it is noticed
 
-    def status(self) -> int:
-        """The exit status, once it has ended in time and left no process behind."""
-        status: int = self.process.wait(9)  # 3.5 where nothing else runs
-        anyio.run(until, lambda: not self.servers_left(), 2)
-        return status
+def test_check_warns_of_unknown_keys_and_of_filters_that_match_nothing(
+    tmp_path: Path,
+) -> None:
+    server = entry("plain", toolFilters=["echo", "no_*"], colour="red", size=1)
+    arguments = command(configuration(s=server), tmp_path, "--check")
+    process = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    unknown, unmatched = process.stderr.splitlines()
+    assert re.search("WARNING toolboxes.box.mcpServers.s: .*colour, size", unknown)
+    assert "WARNING" in unmatched and "no_*" in unmatched
+    assert re.match("box/s +ok .* 1 tool ", process.stdout)
+
+
+async def test_check_names_every_ten_seconds_what_still_starts(
+    tmp_path: Path, capsys: Capture, monkeypatch: Monkey
+) -> None:
+    sleep, gate = anyio.sleep, tmp_path / "gate"
+    monkeypatch.setattr(anyio, "sleep", lambda seconds: sleep(seconds / 100))
+    servers = {"slow": entry("noted", tmp_path / "notes", gate)}
+    config = workbench.parse_config({"mcpServers": servers}, os.environ)
+    printed = ""
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(workbench.check, config)
+            while printed.count("Still starting: slow\n") < 2:
+                await sleep(0.01)
+                printed += capsys.readouterr().out
+            gate.touch()
+    assert re.search("(?m)^slow  ok ", capsys.readouterr().out)
+
+
+async def test_check_colours_a_terminal_unless_it_is_told_not_to(
+    capsys: Capture, monkeypatch: Monkey
+) -> None:
+    config = workbench.parse_config(configuration(s={"command": "no-such"}), {})
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for no_color in ("", "1"):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        assert await workbench.check(config) == 1
+        assert ("\033[31mFAILED" in capsys.readouterr().out) == (not no_color)
+
+
+async def test_check_tells_the_cost_with_us_and_natively(capsys: Capture) -> None:
+    told = "lambda _: initialized() | {'instructions': 'i' * 500}"
+    costly = "tool(description='ä' * 60_000, title='t' * 99)"
+    server = entry("scripted", f"serve_raw({costly}, initialize={told})")
+    config = workbench.parse_config(configuration(s=server), os.environ)
+    assert await workbench.check(config) == 0
+    printed = capsys.readouterr().out
+    found = re.findall("([0-9,]+) bytes", printed)
+    opened, own, native = [int(amount.replace(",", "")) for amount in found]
+    assert opened == pytest.approx(120_620, abs=50)
+    assert 600 < own < 1_200
+    assert native == pytest.approx(120_060, abs=50)
+    last_line = printed.splitlines()[-1]
+    assert re.search("'box' opens with 1 of 1 tools without inputSchema", last_line)
+
+
+async def test_check_gives_no_sizes_where_nothing_is_listed(capsys: Capture) -> None:
+    server = entry("plain", toolFilters=[])
+    for servers, status, line in (({}, 1, "No server "), ({"s": server}, 0, "s  ok ")):
+        config = workbench.parse_config({"mcpServers": servers}, os.environ)
+        assert await workbench.check(config) == status
+        [printed] = capsys.readouterr().out.splitlines()
+        assert printed.startswith(line)
+
+
+TEXTS = [{"type": "text", "text": "a é"}, {"type": "text", "text": "b"}]
+IMAGE = {"content": [{"type": "image", "data": "AA==", "mimeType": "image/png"}]}
+REFUSAL = text_result("no", isError=True)
+CALLS = [  # a tool and its arguments; the status, stdout, and what stderr tells
+    ("box__s__result", json.dumps({"content": TEXTS}), 0, "a é\nb\n", ""),
+    ("box__s__result", json.dumps(REFUSAL), 1, "no\n", ""),
+    ("box__s__result", json.dumps(IMAGE), 0, json.dumps(IMAGE, indent=2) + "\n", ""),
+    ("no__s__x", "{}", 1, "", "Toolbox 'no' not found. Available toolboxes: box"),
+    ("box__s__result", "{'a': 1}", 1, "", "JSON object, got: {'a': 1}"),
+    ("box__s__result", "[1]", 1, "", "object"),
+]
+
+
+async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
+    server = entry("eras", OLDER)  # its tool `result` answers with its arguments
+    config = workbench.parse_config(configuration(s=server), os.environ)
+    for name, arguments, status, stdout, why in CALLS:
+        assert await workbench.call_once(config, name, arguments) == status
+        printed = capsys.readouterr()
+        assert printed.out == stdout
+        assert why in printed.err
+
+
+def test_call_works_without_a_path(tmp_path: Path) -> None:
+    program, file, _ = command(configuration(s=entry("plain")), tmp_path)
+    arguments = [program, file, "--call", "box__s__echo", '{"a": 1}']
+    env = dict(os.environ, WORKBENCH_CONFIG="")
+    printed = subprocess.check_output(arguments, cwd=tmp_path, env=env)
+    assert printed == b'{"a": 1}\n'
+
+
+BAD_OPTIONS = "--nonsense, --call, --call a b c, --check --call a, a b, --http 1, "
+BAD_OPTIONS += "--check --toolbox, --toolbox --http, --call a FILE, --call FILE a"
+
+
+@pytest.mark.parametrize("options", BAD_OPTIONS.split(", "))
+def test_unfit_options_end_with_status_2(options: str, capsys: Capture) -> None:
+    arguments = options.replace("FILE", workbench.__file__).split()
+    with pytest.raises(SystemExit) as end:  # not `main`: it could end this process
+        workbench.parse_command_line(arguments)
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: ")
 
 
 # === Shutdown =========================================================================
@@ -3104,7 +3655,7 @@ class Wire:
 STATES = {  # what is called, beside a server that ignores the end
     "idle": [],
     "half open, with a call": ["initialize", "tools_call"],
-    "remote servers that do not answer": [*["dead"] * 8, "lost"],
+    "remote servers that do not answer": ["dead"] * 8 + ["lost"],
     "a client that reads nothing": ["big"] * 3,
 }
 ENDINGS = [
@@ -3121,10 +3672,7 @@ socket.getaddrinfo = lambda *_, **__: open("0.hangs", "w") and time.sleep(60)
 
 
 class DeadServer(http.server.BaseHTTPRequestHandler):
-    """A remote server that is listed, and then answers nothing any more.
-
-    The path of its URL is the folder where it leaves its marks.
-    """
+    """It is listed, then answers nothing; its path is the folder for its marks."""
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -3144,49 +3692,56 @@ class DeadServer(http.server.BaseHTTPRequestHandler):
 
 
 def bring_to(wire: Wire, state: str) -> int:
-    """The result is the number of servers that hang then."""
+    """Call what the state is made of; the number of servers that hang then."""
     wire.initialize().use("good")
-    if wire.process.stderr:  # which nobody reads
-        wire.use("flood")
-    calls = [*map(wire.begin_use, STATES[state])]
-    if wire.process.stderr:
-        stdout, calls = [wire.process.stdout], []
+    if state == "a client that reads nothing":
+        wire.use("flood")  # of stderr
+    for server in STATES[state]:
+        wire.begin_use(server)
+    if state == "a client that reads nothing":
+        stdout = [wire.process.stdout]
         anyio.run(until, lambda: bool(select.select(stdout, [], [], 0)[0]))
-    wire.hanging(len(calls))
-    return len(calls)
+        return 0
+    wire.hanging(len(STATES[state]))
+    return len(STATES[state])
+
+
+def check_ending(folder: Path, endings: str, state: str, dead_port: int) -> None:
+    """Bring a workbench to this state, end it, and see that nothing is left of it."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(LOST_LOOK_UP)
+    servers: dict[str, Any] = {
+        "good": () if state == "idle" else ("start", "ignores the end"),
+        "initialize": ("initialize", "hangs"),
+        "tools_call": ("tools_call", "hangs"),
+        "dead": {"url": f"http://127.0.0.1:{dead_port}{folder}"},
+        "lost": {"url": "http://a.invalid"},
+        "flood": ("tools_call", "floods stderr"),
+        "big": ("tools_call", "answers 1 MB"),
+    }
+    stdio = {"stderr": PIPE} if "reads nothing" in state else {}
+    with Wire(folder, stdio=stdio, **servers) as wire:
+        hanging = bring_to(wire, state)
+        for number, ending in enumerate(endings.split(" and ")):
+            wire.hanging(hanging + number)  # and the one that ignored the first
+            wire.end(ending)
+        assert wire.status() == 0
 
 
 def test_it_ends_and_leaves_nothing(tmp_path: Path, monkeypatch: Monkey) -> None:
-    def check(endings: str, state: str) -> None:
-        folder = tmp_path / f"{endings} {state}".replace(" ", "-")
-        folder.mkdir()
-        (folder / "sitecustomize.py").write_text(LOST_LOOK_UP)
-        servers: dict[str, Any] = {
-            "good": () if state == "idle" else ("start", "ignores the end"),
-            "initialize": ("initialize", "hangs"),
-            "tools_call": ("tools_call", "hangs"),
-            "dead": {"url": f"http://127.0.0.1:{dead.server_port}{folder}"},
-            "lost": {"url": "http://a.invalid"},
-            "flood": ("tools_call", "floods stderr"),
-            "big": ("tools_call", "answers 1 MB"),
-        }
-        stdio = {"stderr": PIPE} if "reads nothing" in state else {}
-        with Wire(folder, stdio=stdio, **servers) as wire:
-            hanging = bring_to(wire, state)
-            for number, ending in enumerate(endings.split(" and ")):
-                wire.hanging(hanging + number)  # and the one that ignored the first
-                wire.end(ending)
-            assert wire.status() == 0
-
     monkeypatch.setenv("PYTHONPATH", ".")
     dead = http.server.ThreadingHTTPServer(("127.0.0.1", 0), DeadServer)
+    runs = {}
     with dead, ThreadPoolExecutor(8) as pool:
         threading.Thread(target=dead.serve_forever).start()
-        runs = {cell: pool.submit(check, *cell).exception for cell in ENDINGS}
-        failures = {cell: repr(run()) for cell, run in runs.items() if run()}
+        for endings, state in ENDINGS:
+            folder = tmp_path / f"{endings} {state}".replace(" ", "-")
+            arguments = folder, endings, state, dead.server_port
+            runs[endings, state] = pool.submit(check_ending, *arguments)
+        failures = {cell: run.exception() for cell, run in runs.items()}
         dead.shutdown()
-    assert not failures
-    assert [*tmp_path.glob("*/*.15")]  # SIGTERM comes before SIGKILL
+    assert failures == dict.fromkeys(ENDINGS)
+    assert list(tmp_path.glob("*/*.15"))  # SIGTERM comes before SIGKILL
 
 
 def test_an_interrupted_check_leaves_nothing(tmp_path: Path) -> None:
@@ -3196,75 +3751,59 @@ def test_an_interrupted_check_leaves_nothing(tmp_path: Path) -> None:
         assert wire.status() == 1
 
 
-def test_stdout_may_be_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "stdout"
-    with file.open("w") as out, Wire(tmp_path, stdio={"stdout": out}) as wire:
-        wire.begin("initialize", **HANDSHAKE)
-        anyio.run(until, lambda: '"id":1' in file.read_text())
-        wire.end("SIGTERM")
-        assert wire.status() == 0
-
-
-# === Faults of servers ================================================================
-
-FAULTS = {  # when a server does what wrong: what a call answers (a pattern), if it does
-    ("tools_list", "exits"): "not seen the call: exited with status 3.*boom",
-    ("initialize", "answers nonsense"): "not seen the call: .*not valid.*capabilities",
-    ("tools_call", "closes stdout"): "^Error executing tool",
-    ("tools_call", "asks what nobody knows"): "^question: -32601$",
-    ("tools_call", "writes garbage"): "^answered$",
-    ("start", "hangs"): "",
-    ("initialize", "hangs"): "",
-    ("tools_list", "hangs"): "",
-    ("tools_call", "answers half"): "",
-}
-
-
-def test_a_fault_costs_only_its_server(tmp_path: Path) -> None:
-    servers: dict[str, Any] = {" ".join(fault): fault for fault in FAULTS}
-    wrong = {}
-    with Wire(tmp_path, **servers) as wire:
-        wire.initialize()
-        calls = {server: wire.begin_use(server) for server in servers}
-        assert wire.still_serves()
-        for server, fault in servers.items():
-            answer = wire.text(calls[server]) if FAULTS[fault] else ""
-            if not re.search(FAULTS[fault], answer):
-                wrong[server] = answer[:500]
-        wire.hanging(5)  # those without an answer, and the one that closed stdout
-        assert wire.still_serves() and not wire.answers  # that nobody had asked for
+def test_a_worker_has_its_grace_when_its_launcher_ends_first(tmp_path: Path) -> None:
+    launcher = """
+if not os.fork():
+    def end(*_):
+        time.sleep(0.3)  # a database writes what it has
+        Path(f"{os.getpid()}.saved").touch()
+        os._exit(0)
+    signal.signal(signal.SIGTERM, end)
+    Path(f"{os.getpid()}.pid").touch()
+    signal.pause()
+serve_raw(tool())"""
+    with Wire(tmp_path, a=runs(launcher)) as wire:
+        wire.initialize().use("a")
+        anyio.run(until, lambda: len(list(tmp_path.glob("*.pid"))) > 0)
         wire.end("end of stdin")
-        assert (wrong, wire.status()) == ({}, 0)
+        assert wire.status() == 0
+    assert list(tmp_path.glob("*.saved"))
 
 
-def peak_memory(pid: int) -> int:
-    """The most memory that a process has had so far, in MB."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) // 1000
-
-
-def test_what_a_server_writes_without_end_slows_only_itself(tmp_path: Path) -> None:
-    servers: dict[str, Any] = {
-        "lines": ("start", "repeats y on stdout"),
-        "log": ("start", "repeats y on stderr"),
-        "huge": ("tools_call", "writes a huge line"),
-    }
-    with Wire(tmp_path, stdio={"stderr": PIPE}, **servers) as wire:
-        wire.initialize().use("good")
-        before = peak_memory(wire.process.pid)
-        *_, huge = map(wire.begin_use, servers)
-        wire.hanging(2)  # in an endless loop, that is
-        end, calls = time.monotonic() + 2, 0
-        while time.monotonic() < end:
-            assert wire.still_serves()
-            calls += 1
-        assert calls > 4 and wire.text(huge) == "answered"
-        assert peak_memory(wire.process.pid) < before + 30
-        wire.end("SIGTERM")
+def test_stdin_and_stdout_may_be_one_socket(tmp_path: Path) -> None:
+    """As socat and inetd have it; here with answers that the client does not read."""
+    ours, theirs = socket.socketpair()
+    stdio = {"stdin": theirs, "stdout": theirs}
+    big = ("tools_call", "answers 1 MB")
+    with ours, theirs, Wire(tmp_path, stdio=stdio, big=big) as wire:
+        wire.process.stdin = ours.makefile("wb")
+        wire.process.stdout = ours.makefile("rb")
+        assert wire.initialize().still_serves()
+        wire.begin_use("big")
+        anyio.run(until, lambda: bool(select.select([ours], [], [], 0)[0]))
+        ours.shutdown(socket.SHUT_WR)
         assert wire.status() == 0
 
 
 # === Faults of clients ================================================================
+
+
+def test_what_waits_for_a_client_that_does_not_read_is_bounded(tmp_path: Path) -> None:
+    """Notifications are dropped, a server that asks has to wait, answers all come."""
+    able: Any = {"capabilities": {"roots": {}}}
+    servers = {how: ("tools_call", f"{how} 60 MB") for how in ("says", "asks")}
+    with Wire(tmp_path, **servers) as wire:
+        assert wire.answer(wire.begin("initialize", **HANDSHAKE | able))
+        wire.use("good")
+        before = peak_memory(wire.process.pid)
+        for server in ("asks", "says"):
+            wire.begin_use(server)
+        calls = [wire.begin_use("good") for _ in range(50)]
+        wire.hanging()  # so all was said
+        assert peak_memory(wire.process.pid) < before + 50
+        for call in calls:
+            assert wire.text(call) == "{}"
+
 
 BAD_LINES = [
     b" \t",

@@ -20,10 +20,15 @@ Protocol: https://modelcontextprotocol.io/specification (up to 2026-07-28)
 
 from __future__ import annotations
 
+import signal
 import sys
 
 if sys.version_info < (3, 11):  # noqa: UP036 (a copied file meets any Python)
     sys.exit(f"workbench.py needs Python 3.11 or newer, not {sys.version.split()[0]}")
+if __name__ == "__main__":
+    # A Ctrl-C during the imports below would end in a traceback. `run_until_signal`
+    # installs the handlers that stop the servers, before any is started.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import argparse
 import asyncio
@@ -39,60 +44,74 @@ import math
 import os
 import re
 import select
-import signal
 import socket
 import stat
+import tomllib
+import uuid
 import zoneinfo
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, NamedTuple, cast, get_args
 from urllib.parse import parse_qsl
 
-import anyio.abc
-import httpx2
-from mcp import ClientSession, MCPError, ServerSession, stdio_server, types
-from mcp.client.session import IncomingMessage
-from mcp.client.sse import sse_client
-from mcp.client.stdio import get_default_environment
-from mcp.client.streamable_http import streamable_http_client
-from mcp.client.subscriptions import SubscriptionLost, listen
-from mcp.os.win32.utilities import get_windows_executable_command
-from mcp.server import transport_security as security
-from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel.server import Server
-from mcp.server.sse import SseServerTransport
-from mcp.shared.dispatcher import ProgressFnT
-from mcp.shared.message import SessionMessage
-from mcp.types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, create_model
-from pydantic_core import to_json
-from starlette.requests import Request
+# asyncio and anyio are both here: the SDK is written on anyio, whose cancel scopes also
+# serve us, while processes and pipes on the event loop are asyncio's alone.
+try:
+    import anyio.abc
+    import httpx2
+    from mcp import ClientSession, MCPError, ServerSession, stdio_server, types
+    from mcp.client.session import ClientRequestContext, IncomingMessage
+    from mcp.client.sse import sse_client
+    from mcp.client.stdio import get_default_environment
+    from mcp.client.streamable_http import streamable_http_client
+    from mcp.client.subscriptions import SubscriptionLost, listen
+    from mcp.os.win32.utilities import get_windows_executable_command
+    from mcp.server import transport_security as security
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.lowlevel.server import Server
+    from mcp.server.sse import SseServerTransport
+    from mcp.shared._httpx_utils import next_request_within_origin
+    from mcp.shared.dispatcher import ProgressFnT
+    from mcp.shared.message import SessionMessage
+    from mcp.types.version import MODERN_PROTOCOL_VERSIONS
+    from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, create_model
+    from pydantic_core import ValidationError, to_json
+    from starlette.requests import Request
+except ImportError as error:
+    sys.exit(
+        f"workbench.py needs the package mcp, 2.3 or newer ({error}): "
+        "pip install 'mcp>=2.3,<3', or start it with: uv run workbench.py"
+    )
 
 __version__ = "0.10.0"
 
-# All in seconds.
-OPEN_TIMEOUT = 5.0  # after it `open_toolbox` answers with the servers that are up
-ANSWER_TIMEOUT = 50.0  # after it every caller is answered: some give up at 60
-CONNECT_TIMEOUT = 180.0  # to start or list: a first `npx` downloads its package
-HTTP_TIMEOUT = 10.0  # to connect to a remote server, and for it to take a notification
-EXIT_GRACE = 1.0  # between closing a server's stdin, SIGTERM and SIGKILL
-LAST_WORDS = 2.0  # for what a lost session or a cancelled call still has to say
-OUTPUT_GRACE = 0.25  # for the rest of an output after the first sign of its end
-EXIT_TIMEOUT = 3.2  # from a signal or the end of stdin to the end of this process
-RELISTEN_DELAY = 1.0  # between attempts to open a lost `subscriptions/listen` stream
+# In seconds. A client closes our stdin, waits 2 s, sends SIGTERM, waits 2 s and kills us:
+# EXIT_TIMEOUT is below that, with EXIT_GRACE twice in it.
+OPEN_TIMEOUT = 5.0  # then `open_toolbox` answers with the servers that are up
+ANSWER_TIMEOUT = 50.0  # then in any case: clients give up on a request at 60
+CONNECT_TIMEOUT = 180.0  # a first `npx` or `uvx` downloads its package
+HTTP_TIMEOUT = 10.0  # to connect, and for a server to take a notification
+EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
+EXIT_TIMEOUT = 3.2  # from a signal or the end of stdin, whatever may still hang
+LAST_WORDS = 2.0  # of a lost HTTP session or a cancelled HTTP call
+DRAIN_TIMEOUT = 0.25  # of a process's output, after the first sign of its end
+# The first and the longest pause before a lost `subscriptions/listen` is asked again.
+LISTEN_PAUSE, LONGEST_LISTEN_PAUSE = 1.0, 300.0
 
+ANSWER_LIMIT = 50_000  # characters of an answer that every model sees whole
 MAX_PAGES = 250  # of one `tools/list`, before its server is taken to be looping
-LARGE_ANSWER = 50_000  # characters of a result, from which on clients cut it
 
 log = logging.getLogger("workbench")
 JSON = dict[str, Any]  # an object, as it is on the wire
 
 
 # === Configuration ====================================================================
+# From a file, ours or another client's, to a `WorkbenchConfig` that needs no more
+# checks: every problem is collected with its place, and told at once.
 
 
 class ConfigError(Exception):
@@ -101,9 +120,6 @@ class ConfigError(Exception):
     def __init__(self, source: str, problems: list[str]) -> None:
         super().__init__("\n".join([f"{source}:", *problems]))
         self.problems = problems
-
-
-_URL = re.compile(r"https?://(?:([^/?#]*)@)?[^/?#@]+[^?#]*\??([^#]*).*")
 
 
 @dataclass(frozen=True)
@@ -118,19 +134,15 @@ class ServerConfig:
     url: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     tool_filters: tuple[str, ...] = ("*",)
+    excluded_tools: tuple[str, ...] = ()
     description: str = ""  # in another client's file
 
     def allows(self, tool: str) -> bool:
-        """Whether `toolFilters` let the downstream tool of this name through."""
-        return any(fnmatch.fnmatchcase(tool, pattern) for pattern in self.tool_filters)
-
-    def secrets(self) -> list[str]:
-        """The values of the entry that may be secrets: pasted ones often hold them."""
-        words = [word for text in self.headers.values() for word in text.split()]
-        values = [*self.env.values(), *self.headers.values(), *words]  # Bearer, token
-        for who, query in _URL.findall(self.url):
-            values += [who, query, *who.split(":", 1), *dict(parse_qsl(query)).values()]
-        return values
+        """Whether the downstream tool of this name may be seen and called."""
+        fits = functools.partial(fnmatch.fnmatchcase, tool)
+        if any(map(fits, self.excluded_tools)):
+            return False
+        return any(map(fits, self.tool_filters))
 
 
 @dataclass(frozen=True)
@@ -141,40 +153,94 @@ class ToolboxConfig:
     servers: Mapping[str, ServerConfig]
 
 
+# Terminal sequences and control characters, all but the line feed.
+_CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+
+
+def make_mask(secrets: Iterable[str]) -> Callable[[str], str]:
+    """A function that makes a text fit to be shown, without secrets and controls.
+
+    Secrets are masked as they are and as JSON escapes them, from 8 characters on.
+    """
+    forms: set[str] = set()
+    for secret in secrets:
+        # Nobody could act on an error that hides which file was not found.
+        if not os.path.exists(secret):
+            for line in secret.splitlines():
+                escaped = json.dumps(line)[1:-1]
+                forms |= {line, escaped, json.dumps(line, ensure_ascii=False)[1:-1]}
+    # A secret may be part of another: the longer one has to be tried first.
+    longest_first = sorted(forms, key=len, reverse=True)
+    patterns = [re.escape(form) for form in longest_first if len(form.strip()) >= 8]
+    pattern = re.compile("|".join(patterns) or "(?!)")
+    return lambda text: _CONTROLS.sub(" ", pattern.sub("***", text))
+
+
 @dataclass(frozen=True)
 class WorkbenchConfig:
     """A checked configuration, with its `${VAR}` references expanded."""
 
     toolboxes: Mapping[str, ToolboxConfig]
     variables: frozenset[str] = frozenset()  # it refers to them: withheld from servers
-    mask: Callable[[str], str] = str  # a text with `***` in place of every secret
+    mask: Callable[[str], str] = field(default_factory=lambda: make_mask(()))
     warnings: tuple[str, ...] = ()  # lines about what was ignored
     source: str = ""  # its file; the built-in demo has none
 
 
-_REFERENCE = re.compile(
-    r"\$\{(?:env:)?([A-Z_][A-Z0-9_]*)(?::-([^}]*))?\}"  # ${VAR}, ${VAR:-default}
-    r"|\$\{[^}]*(\}?)"  # what another program may understand, or one that does not end
-)
-_NOTHING = object()  # in place of a value that is not there
-_JSON_TYPES: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
-_JSON_TYPES |= {bool: "a boolean", type(None): "null", object: "nothing"}
-# What other clients write for what is ours: Windsurf, Gemini CLI, most of them.
-_SPELLINGS = {"serverUrl": "url", "httpUrl": "url", "type": "transport"}
-_SPELLINGS |= dict.fromkeys(["streamable-http", "streamableHttp"], "http")
+_JSON_TYPES: dict[type, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+    object: "nothing",
+}
+# In place of a value that is not there; its type is `object`.
+_MISSING = object()
+# Where clients have their servers: most of them, VS Code, Zed, Codex.
+_CLIENT_KEYS = ("mcpServers", "servers", "context_servers", "mcp_servers")
 # The keys of a server entry and their types; lists and objects hold strings.
-_LOCAL_KEYS = {"command": str, "args": list, "env": dict, "cwd": str}
-_REMOTE_KEYS = {"url": str, "headers": dict}
-_COMMON_KEYS = {"toolFilters": list, "description": str, "transport": str}
-
-
-def _json_type(value: Any) -> str:
-    return _JSON_TYPES.get(type(value), "a number")
+_LOCAL_KEYS: dict[str, type] = {"command": str, "args": list, "env": dict, "cwd": str}
+_REMOTE_KEYS: dict[str, type] = {"url": str, "headers": dict}
+_COMMON_KEYS: dict[str, type] = {"toolFilters": list, "excludeTools": list}
+_COMMON_KEYS |= {"description": str, "transport": str}
+_SWITCHES = {"disabled": False, "enabled": True}
+# What other clients write for a key of ours.
+_KEY_ALIASES = {"serverUrl": "url", "httpUrl": "url", "type": "transport"}
+_KEY_ALIASES |= dict.fromkeys(["includeTools", "enabled_tools", "tools"], "toolFilters")
+_KEY_ALIASES |= dict.fromkeys(["disabledTools", "disabled_tools"], "excludeTools")
+# The spellings of a transport.
+_TRANSPORTS = {"stdio": "stdio", "local": "stdio", "sse": "sse", "http": "http"}
+_TRANSPORTS |= {"streamable-http": "http", "streamableHttp": "http"}
+_TRANSPORTS |= {"streamable_http": "http", "remote": "http"}
+# A password with `/`, `?` or `#` does not match: its rest would be taken for the path,
+# and shown.
+_URL = re.compile(
+    r"""(?ix) https?://
+    ((?P<login>[^/?#]*)@)?
+    (\[[0-9a-f:.%]+\] | [^/?#@:\[\]\s]+) (:\d{1,5})?
+    (/[^?#]*)? (\?(?P<query>[^#]*))? (\#[^@]*)?"""
+)
+_REFERENCE = re.compile(
+    r"""(?x)
+    \$\{ (?:env:)? (?P<name>[A-Z_][A-Z0-9_]*) (?: :-(?P<default>[^}]*) )? \}
+    | (?P<foreign> \$\{[^}]*\} | \$[A-Z_][A-Z0-9_]*\b )
+    | (?P<unclosed> \$\{ )"""
+)
+_DYNAMIC_MODE = """\
+Configuration field 'toolMode' set to 'dynamic' is no longer supported.
+Dynamic mode was removed in version 0.10.0.
+Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is now implicit).
+For migration guidance, see: "Upgrading" in README.md"""
 
 
 def _join(place: str, key: str) -> str:
-    is_plain = key.isprintable() and re.fullmatch(r"[^\s.\[\]\"]+", key)
-    return f"{place}.{key if is_plain else json.dumps(key)}".removeprefix(".")
+    """The place of a key below another place, as problems name it."""
+    if not key.isprintable() or not re.fullmatch(r"[^\s.\[\]\"]+", key):
+        key = json.dumps(key)
+    return f"{place}.{key}".removeprefix(".")
 
 
 @dataclass
@@ -185,736 +251,1102 @@ class _ConfigReader:
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     variables: set[str] = field(default_factory=set)
+    secrets: list[str] = field(default_factory=list)  # pasted entries hold them
 
-    def problem(self, place: str, expected: str, found: str) -> None:
-        what = f"expected {expected}, found {found}"
-        self.problems.append(f"{place or 'configuration'}: {what}")
+    def add_problem(self, place: str, expected: str, found: str) -> None:
+        self.problems.append(f"{place}: expected {expected}, found {found}")
 
-    def expanded(self, place: str, reference: re.Match[str]) -> str:
-        """The value of `${VAR}` or `${VAR:-default}`; what is neither stays as it is.
+    def is_kind(self, value: Any, kind: type, place: str) -> bool:
+        """Whether a value is of this JSON type; if not, that is a problem."""
+        if isinstance(value, kind):
+            return True
+        # TOML has dates and times as well.
+        found = _JSON_TYPES.get(type(value), "a date or time")
+        self.add_problem(place, _JSON_TYPES[kind], found)
+        return False
 
-        The first `}` ends a reference, a variable that is set but empty wins over the
-        default, values are inserted literally, `${env:VAR}` is `${VAR}`.
-        """
-        name, default, end = reference.groups()
-        if name is None and end:
-            about = "a ${...} that names no variable (in capitals) stays as text"
-            self.warnings.append(f"{place}: {about}")
-        elif name is None:
-            self.problem(place, "a '}' after '${'", "the end of the string")
+    def read_toolboxes(self, data: Any) -> dict[str, ToolboxConfig]:
+        """The toolboxes of a workbench's own file, or of another client's."""
+        if not self.is_kind(data, dict, "configuration"):
+            return {}
+        if "toolboxes" not in data:
+            return self.read_client_file(data)
+        self.warn_unknown(data, "configuration", ["toolboxes", "toolMode"])
+        toolboxes = self.read_all(data, "toolboxes", "", self.read_toolbox)
+        mode = data.get("toolMode", _MISSING)
+        if mode == "dynamic":
+            self.problems += _DYNAMIC_MODE.splitlines()
+        elif mode == "proxy":
+            self.warnings.append("toolMode: 'proxy' is the only mode, ignored")
+        elif mode is not _MISSING:
+            found = _JSON_TYPES.get(type(mode), "a date or time")
+            self.add_problem("toolMode", "'proxy' or no such key", found)
+        return toolboxes
+
+    def read_client_file(self, data: JSON) -> dict[str, ToolboxConfig]:
+        """Each server of another client's file as a toolbox of its own name."""
+        sources = [(data, key, "") for key in _CLIENT_KEYS if key in data][:1]
+        # `claude mcp add` writes into the entry of the project in ~/.claude.json.
+        with suppress(LookupError, TypeError, OSError):
+            folder = os.getcwd()
+            own = {"mcpServers": data["projects"][folder]["mcpServers"]}
+            sources.append((own, "mcpServers", _join("projects", folder)))
+        if not sources:
+            expected = f"'toolboxes', or another client's {', '.join(_CLIENT_KEYS)}"
+            self.add_problem("configuration", expected, "none of them")
+        toolboxes = {}
+        for source, key, at in sources:
+            servers = self.read_all(source, key, at, self.read_server)
+            for name, server in servers.items():
+                description = server.description or f"Tools of the MCP server '{name}'"
+                toolboxes[name] = ToolboxConfig(description, {name: server})
+        return toolboxes
+
+    def read_all(self, data: JSON, key: str, at: str, read: Callable[..., Any]) -> JSON:
+        """What `read` makes of each entry of `data[key]`, toolboxes or servers."""
+        items: JSON = {}
+        place = _join(at, key)
+        entries = data.get(key, _MISSING)
+        if not self.is_kind(entries, dict, place):
+            return items
+        for name, entry in entries.items():
+            at = _join(place, name)
+            if name.startswith("_"):
+                continue  # a comment
+            if "__" in name or name[-1:] in ("", "_") or not name.isprintable():
+                expected = "a printable name without '__' that does not end in '_'"
+                self.add_problem(at, expected, json.dumps(name))
+            if self.is_kind(entry, dict, at):
+                self.note_references(entry)
+                item = read(entry, at)
+                if item is not None:
+                    items[name] = item
+        return items
+
+    def note_references(self, entry: JSON) -> None:
+        # A token that is meant for one server must not reach the others because its key
+        # is misspelt, or its server switched off.
+        for key, value in entry.items():
+            if key.startswith("_") or key == "mcpServers":
+                continue  # a comment, or entries of their own
+            for reference in _REFERENCE.finditer(json.dumps(value, default=str)):
+                if reference["name"]:
+                    self.variables.add(reference["name"])
+
+    def read_toolbox(self, entry: JSON, place: str) -> ToolboxConfig:
+        self.warn_unknown(entry, place, ["description", "mcpServers"])
+        description = self.read(entry, "description", str, place)
+        problems_before = len(self.problems)
+        servers = self.read_all(entry, "mcpServers", place, self.read_server)
+        if not servers and len(self.problems) == problems_before:
+            expected = "at least one server that is not disabled"
+            self.add_problem(f"{place}.mcpServers", expected, "none")
+        return ToolboxConfig(description, servers)
+
+    def read_server(self, entry: JSON, place: str) -> ServerConfig | None:
+        """One server entry; None where it is switched off."""
+        for key, default in _SWITCHES.items():
+            if key in entry and self.read(entry, key, bool, place) != default:
+                return None
+
+        if isinstance(entry.get("tools"), dict):
+            # Codex keeps there which tools were approved: no filter.
+            entry = {**entry, "tools.*": entry["tools"]}
+            del entry["tools"]
+        names = [_KEY_ALIASES.get(key, key) for key in entry]
+        is_local = "command" in names
+        kinds = (_LOCAL_KEYS if is_local else _REMOTE_KEYS) | _COMMON_KEYS
+        unknown = self.warn_unknown(entry, place, [*kinds, *_SWITCHES])
+        if is_local == ("url" in names):
+            found = "both" if is_local else f"neither{unknown}"
+            self.add_problem(place, "either 'command' or 'url'", found)
+        excluded: tuple[str, ...] = ()
+        values: JSON = {}
+        for key, item in entry.items():
+            name = _KEY_ALIASES.get(key, key)
+            if name == "excludeTools":
+                # What one of several such keys switches off stays off.
+                excluded += self.read(entry, key, list, place) or ()
+            elif name == "toolFilters" and item == "*":
+                values.setdefault(name, ("*",))
+            elif name == "description" and item == "":
+                continue  # as some clients write it
+            elif name in kinds and (key == name or name not in entry):
+                # Our own name of a key wins over its aliases.
+                value = self.read(entry, key, kinds[name], place)
+                if value is not None:
+                    values[name] = value
+                    self.check_value(name, value, _join(place, key))
+        possible = ["stdio"] if is_local else ["http", "sse"]
+        transport = _TRANSPORTS.get(values.get("transport", possible[0]), "")
+        if transport not in possible:
+            written = "transport" if "transport" in entry else "type"
+            expected = " or ".join(possible)
+            self.add_problem(f"{place}.{written}", expected, "another string")
+        values["transport"] = transport
+        values["tool_filters"] = values.pop("toolFilters", ("*",))
+        return ServerConfig(**values, excluded_tools=excluded)
+
+    def check_value(self, key: str, value: Any, place: str) -> None:
+        """Check what is more than a matter of types, and note what may be secret."""
+        if key == "env":
+            self.secrets += value.values()
+        elif key == "headers":
+            for name, header in value.items():
+                # `Bearer TOKEN`: the token may be told without the word before it.
+                self.secrets += [header, *header.split()]
+                self.is_line(header, _join(place, name))
+        elif key == "command":
+            self.is_line(value, place)
+        elif key == "url" and self.is_line(value, place):
+            self.check_url(value, place)
+
+    def is_line(self, text: str, place: str) -> bool:
+        """Whether a text has no control characters; if it has, that is a problem."""
+        if not _CONTROLS.search(text.replace("\n", "\r")):
+            return True
+        # A file with CRLF leaves a line end at the end of its variables.
+        expected = "no control characters (a line end in a variable?)"
+        self.add_problem(place, expected, "some")
+        return False
+
+    def check_url(self, url: str, place: str) -> None:
+        parts = _URL.fullmatch(url)
+        if parts is None:
+            expected = "an http:// or https:// URL"
+            if "@" in url:
+                expected += " ('/', '?' and '#' of a password percent-encoded)"
+            self.add_problem(place, expected, "another string")
+            return
+        login, query = parts.groupdict("").values()
+        self.secrets += [login, *login.split(":", 1), query]
+        self.secrets += [value for _, value in parse_qsl(query)]
+
+    def read(self, data: JSON, key: str, kind: type, place: str) -> Any:
+        """`data[key]`, expanded, if it is of this JSON type; else None, and a problem."""
+        value = data.get(key, _MISSING)
+        at = _join(place, key)
+        if not self.is_kind(value, kind, at):
+            return None
+        if kind is list:
+            return tuple(self.read_item(v, f"{at}[{i}]") for i, v in enumerate(value))
+        if kind is dict:
+            return {k: self.read_item(v, _join(at, k)) for k, v in value.items()}
+        if kind is str:
+            value = self.read_item(value, at)
+            if not value.strip():
+                self.add_problem(at, "a non-empty string", "an empty string")
+                return None
+        return value
+
+    def read_item(self, value: Any, place: str) -> str:
+        if not self.is_kind(value, str, place):
+            return ""
+        return _REFERENCE.sub(functools.partial(self.expand, place), value)
+
+    def expand(self, place: str, reference: re.Match[str]) -> str:
+        """The value of `${VAR}` or `${VAR:-default}`; what is neither stays as it is."""
+        name = reference["name"] or ""
+        # A default is for a variable that is not set: an empty one wins over it.
+        value = self.environ.get(name, reference["default"])
+        if value is not None:
+            return value
+        if reference["foreign"]:
+            about = "is not of the form ${VARIABLE}: it reaches the server as text"
+            self.warnings.append(f"{place}: {json.dumps(reference[0])} {about}")
+        elif reference["unclosed"]:
+            self.add_problem(place, "a '}' after '${'", "the end of the string")
         else:
-            self.variables.add(name)
-            if name in self.environ or default is not None:
-                return self.environ.get(name, default or "")
             unset = f"environment variable {name} is not set"
             hint = f"set it, or write ${{{name}:-default}}"
             self.problems.append(f"{place}: {unset}: {hint}")
         return reference[0]
 
-    def read(self, value: Any, kind: type, place: str, is_key: bool = True) -> Any:
-        """`value`, expanded, if it is of this JSON type; else None, and a problem."""
-        if not isinstance(value, kind):
-            return self.problem(place, _JSON_TYPES[kind], _json_type(value))
-        if isinstance(value, list):
-            items = enumerate(value)
-            return tuple(self.read(v, str, f"{place}[{i}]", False) for i, v in items)
-        if isinstance(value, dict):
-            entries = self.entries(value, place).items()
-            return {k: self.read(v, str, _join(place, k), False) for k, v in entries}
-        if isinstance(value, str):
-            value = _REFERENCE.sub(functools.partial(self.expanded, place), value)
-            if is_key and not value.strip():
-                return self.problem(place, "a non-empty string", "an empty string")
-        return value
-
-    def entries(self, value: Any, place: str) -> JSON:
-        """The entries of an object, without the comments."""
-        if not isinstance(value, dict):
-            self.problem(place, "an object", _json_type(value))
-            return {}
-        return {key: item for key, item in value.items() if not key.startswith("_")}
-
-    def named(self, value: Any, place: str, read: Callable[[Any, str], Any]) -> JSON:
-        """What `read` makes of an object's entries, toolboxes or servers, by name."""
-        entries = self.entries(value, place)
-        for name in entries:
-            if "__" in name or name[-1:] in ("", "_") or not name.isprintable():
-                expected = "a printable name without '__' that does not end in '_'"
-                self.problem(_join(place, name), expected, json.dumps(name))
-        items = {name: read(v, _join(place, name)) for name, v in entries.items()}
-        return {name: item for name, item in items.items() if item is not None}
-
-    def warn_unknown(self, entry: JSON, place: str, known: Iterable[str]) -> None:
-        about = f"unknown key, ignored (known: {', '.join(known)})"
-        unknown = [key for key in entry if _SPELLINGS.get(key, key) not in known]
-        self.warnings += [f"{_join(place, key)}: {about}" for key in unknown]
-
-    def server(self, value: Any, place: str) -> ServerConfig | None:
-        """One server entry; None where it is disabled."""
-        entry = self.entries(value, place)
-        if not isinstance(value, dict):
-            return ServerConfig("")
-        if self.read(entry.get("disabled", False), bool, f"{place}.disabled"):
-            referred = _REFERENCE.finditer(json.dumps(entry))
-            self.variables |= {reference[1] for reference in referred if reference[1]}
-            return None
-        if entry.get("toolFilters") == "*":
-            del entry["toolFilters"]
-        ours_last = sorted(entry, key=lambda key: key not in _SPELLINGS)  # and it wins
-        written = {_SPELLINGS.get(key, key): key for key in ours_last}
-        is_local = "command" in written
-        if is_local == ("url" in written):
-            found = "both" if is_local else "neither"
-            self.problem(place, "either 'command' or 'url'", found)
-        kinds = {**(_LOCAL_KEYS if is_local else _REMOTE_KEYS), **_COMMON_KEYS}
-        self.warn_unknown(entry, place, [*kinds, "disabled"])
-        at = {key: f"{place}.{written[key]}" for key in kinds if key in written}
-        values = {k: self.read(entry[written[k]], kinds[k], at[k]) for k in at}
-        possible = ["stdio"] if is_local else ["http", "sse"]
-        transport = values.pop("transport", possible[0])
-        transport = _SPELLINGS.get(transport, transport)
-        if transport not in (*possible, None):
-            self.problem(at["transport"], " or ".join(possible), "another string")
-        if values.get("url") and not _URL.fullmatch(values["url"]):
-            self.problem(at["url"], "an http:// or https:// URL", "another string")
-        filters = values.pop("toolFilters", ("*",))
-        return ServerConfig(transport, tool_filters=filters, **values)
-
-    def toolbox(self, value: Any, place: str) -> ToolboxConfig:
-        entry = self.entries(value, place)
-        if not isinstance(value, dict):
-            return ToolboxConfig("", {})
-        self.warn_unknown(entry, place, ["description", "mcpServers"])
-        entry = {"description": _NOTHING, "mcpServers": _NOTHING, **entry}
-        description = self.read(entry["description"], str, f"{place}.description")
-        at = f"{place}.mcpServers"
-        enabled = self.named(entry["mcpServers"], at, self.server)
-        if isinstance(entry["mcpServers"], dict) and not enabled:
-            self.problem(at, "at least one server that is not disabled", "none")
-        return ToolboxConfig(description, enabled)
-
-    def toolboxes(self, data: Any) -> dict[str, ToolboxConfig]:
-        """The toolboxes of a workbench's own file, or of another client's."""
-        entry = self.entries(data, "")
-        for key in ("mcpServers", "servers"):
-            if key in entry and "toolboxes" not in entry:
-                servers = self.named(entry[key], key, self.server)
-                named = "Tools of the MCP server '{}'".format
-                return {
-                    name: ToolboxConfig(it.description or named(name), {name: it})
-                    for name, it in servers.items()
-                }
-        if isinstance(data, dict) and "toolboxes" not in entry:
-            expected = "'toolboxes', or another client's 'mcpServers' or 'servers'"
-            self.problem("", expected, "none of them")
-        self.warn_unknown(entry, "", ["toolboxes", "toolMode"])
-        toolboxes = self.named(entry.get("toolboxes", {}), "toolboxes", self.toolbox)
-        mode = entry.get("toolMode", "proxy")
-        if mode == "dynamic":
-            self.problems += _DYNAMIC_MODE.splitlines()
-        elif mode != "proxy":
-            self.problem("toolMode", "'proxy' or no such key", _json_type(mode))
-        elif "toolMode" in entry:
-            self.warnings.append("toolMode: 'proxy' is the only mode, ignored")
-        return toolboxes
-
-
-_DYNAMIC_MODE = """\
-Configuration field 'toolMode' set to 'dynamic' is no longer supported.
-Dynamic mode was removed in version 0.10.0.
-Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is now implicit).
-For migration guidance, see: "Upgrading" in README.md"""
-
-
-def _masking(secrets: Iterable[str]) -> Callable[[str], str]:
-    """A function that masks what may be secret of these texts, as JSON has it too."""
-    lines = {line for s in secrets if not os.path.exists(s) for line in s.splitlines()}
-    forms = {json.dumps(t, ensure_ascii=a)[1:-1] for t in lines for a in (True, False)}
-    shown = sorted((t for t in lines | forms if len(t.strip()) >= 8), key=len)
-    pattern = re.compile("|".join(map(re.escape, reversed(shown))) or "(?!)")
-    return functools.partial(pattern.sub, "***")
+    def warn_unknown(self, entry: JSON, place: str, known: list[str]) -> str:
+        """Warn of keys that mean nothing here; the same in words for an error."""
+        unknown = []
+        for key in entry:
+            if not key.startswith("_") and _KEY_ALIASES.get(key, key) not in known:
+                unknown.append(_join("", key))
+        if not unknown:
+            return ""
+        about = f"unknown keys {', '.join(unknown)}"
+        self.warnings.append(f"{place}: {about}, ignored (known: {', '.join(known)})")
+        return f" ({about})"
 
 
 def parse_config(
-    data: Any, environ: Mapping[str, str], source: str = "configuration", *problems: str
+    data: Any, environ: Mapping[str, str], source: str = "configuration"
 ) -> WorkbenchConfig:
-    """Check a decoded configuration and expand its variables from `environ`.
-
-    Raises `ConfigError` with `problems` and all of its own, each with its place.
-    """
+    """Check a decoded configuration and expand its variables, or raise `ConfigError`."""
     reader = _ConfigReader(environ)
-    reader.problems += problems
-    toolboxes = reader.toolboxes(data)
+    toolboxes = reader.read_toolboxes(data)
     if reader.problems:
-        raise ConfigError(source, [*dict.fromkeys(reader.problems)])
-    servers = [s for toolbox in toolboxes.values() for s in toolbox.servers.values()]
-    secrets = [environ[name] for name in reader.variables & environ.keys()]
-    secrets += [secret for server in servers for secret in server.secrets()]
-    variables = frozenset(reader.variables)
+        raise ConfigError(source, list(dict.fromkeys(reader.problems)))
+    secrets = [environ[name] for name in reader.variables if name in environ]
+    mask = make_mask(secrets + reader.secrets)
     warnings = tuple(dict.fromkeys(reader.warnings))
-    return WorkbenchConfig(toolboxes, variables, _masking(secrets), warnings, source)
+    variables = frozenset(reader.variables)
+    return WorkbenchConfig(toolboxes, variables, mask, warnings, source)
+
+
+_STRING = r'(?P<string>"(?:[^"\\]|\\.)*")'
+_COMMENT = re.compile(rf"(?s){_STRING}|//[^\n]*|/\*.*?\*/")
+_TRAILING_COMMA = re.compile(rf"(?s){_STRING}|,(?=\s*[\]}}])")
+
+
+def _decode_commented(text: str) -> Any:
+    """Decode JSON with comments and trailing commas, as editors write it."""
+
+    def blank(found: re.Match[str]) -> str:
+        # By spaces: the lines and columns in errors stay those of the file.
+        return found["string"] or re.sub(r"[^\n]", " ", found[0])
+
+    return decode_json(_TRAILING_COMMA.sub(blank, _COMMENT.sub(blank, text)))
+
+
+def decode_json(text: str | bytes) -> Any:
+    """What a JSON text stands for, with U+FFFD for each half of a surrogate pair.
+
+    JavaScript makes these where it cuts a text. They have no UTF-8, and cannot be sent.
+    Raises ValueError or RecursionError.
+    """
+    whole = json.dumps(json.loads(text), ensure_ascii=False)
+    return json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
 
 
 def load_config(path: str, environ: Mapping[str, str] = os.environ) -> WorkbenchConfig:
     """Read the configuration file at `path`; any fault of it raises `ConfigError`."""
-    source = path.encode(errors="replace").decode()  # as it can be shown and sent
-    problems: list[str] = []
-
-    def unique(pairs: list[tuple[str, Any]]) -> JSON:
-        for key, count in Counter(key for key, _ in pairs).items():
-            if count > 1:  # else the last one would win without a word
-                found = f"expected once in its object, found {count} times"
-                problems.append(f"key {json.dumps(key)}: {found}")
-        return dict(pairs)
-
+    # A path may have bytes that are no text, and could not be shown or sent.
+    source = path.encode(errors="replace").decode()
+    language = "JSON"
+    decode: Callable[[str], Any] = _decode_commented
+    if path.endswith(".toml"):
+        language, decode = "TOML", tomllib.loads
     try:
-        text = _without_halves(Path(path).read_bytes()).decode("utf-8-sig")
-        data = json.loads(text, object_pairs_hook=unique)
+        data = decode(Path(path).read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(source, [f"cannot be read: {error.strerror}"]) from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(source, [f"expected JSON in UTF-8, found: {error}"]) from None
-    return parse_config(data, environ, source, *problems)
+        problem = f"expected {language} in UTF-8, found: {error}"
+        raise ConfigError(source, [problem]) from None
+    return parse_config(data, environ, source)
 
 
 def find_config(argument: str | None, environ: Mapping[str, str]) -> WorkbenchConfig:
     """The configuration to serve: argument, WORKBENCH_CONFIG, ./workbench-config.json.
 
-    Without any of them, this file's own echo/time toolbox as a demo. Raises
-    `ConfigError`, also where a path that was given cannot be read.
+    Without any of them, this file's own echo/time toolbox. Raises `ConfigError`.
     """
-    path = environ.get("WORKBENCH_CONFIG") or None if argument is None else argument
-    if path is None and os.path.exists("workbench-config.json"):
-        path = "workbench-config.json"
-    if path is not None:
-        return load_config(path, environ)
-    command = (sys.executable, (os.path.abspath(__file__), "--toolbox"))
-    servers = {"toolbox": ServerConfig("stdio", *command)}
-    return WorkbenchConfig({"demo": ToolboxConfig("Echo and time", servers)})
+    default = "workbench-config.json"
+    if argument is not None:
+        return load_config(argument, environ)
+    if environ.get("WORKBENCH_CONFIG"):
+        return load_config(environ["WORKBENCH_CONFIG"], environ)
+    if os.path.exists(default):
+        return load_config(default, environ)
+    arguments = (os.path.abspath(__file__), "--toolbox")
+    server = ServerConfig("stdio", sys.executable, arguments)
+    demo = ToolboxConfig("Echo and time", {"toolbox": server})
+    return WorkbenchConfig({"demo": demo})
 
 
 # === Tool names =======================================================================
+# How a tool is named across toolboxes and servers, and how some of them are.
 
 
 def full_tool_name(toolbox: str, server: str, tool: str) -> str:
-    """`{toolbox}__{server}__{tool}`."""
     return f"{toolbox}__{server}__{tool}"
 
 
 def split_tool_name(name: str) -> tuple[str, str, str]:
-    """Toolbox, server and tool of a full name; ValueError if it is none.
-
-    The tool may contain `__` itself, the other two cannot.
-    """
+    """Toolbox, server and tool of a full name; ValueError if it is none."""
+    # The tool may contain `__` itself, the other two cannot.
     toolbox, server, tool = name.split("__", 2)
-    if not (toolbox and server and tool):
+    if "" in (toolbox, server, tool):
         raise ValueError(f"empty part in {name!r}")
     return toolbox, server, tool
 
 
-# === Transports =======================================================================
+def matches_pattern(pattern: str, *names: str) -> bool:
+    """Whether a pattern matches a tool's toolbox, server and name, or the first of them.
 
-# A life enters a transport and gets its wire. A transport calls `life.hung_up` when it
-# knows how the connection has ended; a request that is sent in vain waits for that.
-
-_Messages = AsyncIterator[SessionMessage]
-_Read = Callable[[int], Awaitable[bytes]]
-_SESSION_ID = "mcp-session-id"
-_CHUNK = 65536  # bytes
-_LOG_LIMIT = 8192  # bytes of a line that is logged
-_LINE_LIMIT = 128 << 20  # bytes of one that is a message
-# The data of errors that we make up in a server's place. No server can know them.
-_OURS = os.urandom(16).hex()
-_UNREACHED = os.urandom(16).hex()  # ours, too: the server has not seen the request
-
-_HALVES = re.compile(rb"(?i)\\\\|\\ud[89ab]\w\w\\ud[c-f]\w\w|(\\ud[89a-f]\w\w)")
-
-
-def _without_halves(text: bytes) -> bytes:
-    """JSON text with U+FFFD in place of each half of a surrogate pair.
-
-    JavaScript makes them where it cuts a text, and no strict parser takes them.
+    Its parts are counted from the right: `read_*` is of any server, `slack__*` is all
+    of one, `work__slack__post` is one tool.
     """
-    if b"\\u" not in text:
-        return text
-    return _HALVES.sub(lambda m: rb"\ufffd" if m[1] else m[0], text)
+    parts = ["*", "*", *pattern.split("__", 2)][-3:]
+    return all(map(fnmatch.fnmatchcase, names, parts))
 
 
-def _decoded(value: Any) -> Any:
-    """What a JSON text stands for; anything else as it is."""
-    with suppress(ValueError, RecursionError, AttributeError):
-        return json.loads(_without_halves(value.encode()))
-    return value
-
-
-def _failure(message: str, data: str = _OURS) -> MCPError:
-    return MCPError(types.INTERNAL_ERROR, message, data)
-
-
-def _read_message(line: bytes) -> types.JSONRPCMessage | None:
-    """A JSON-RPC message; for an answer that is not valid MCP, the error that says so.
-
-    None if it is neither: a log line may have an `id` and an `error`, too.
-    """
-    text = _without_halves(line)
-    valid = text if text.isascii() else text.decode(errors="replace")
-    try:
-        return types.jsonrpc_message_adapter.validate_json(valid, by_name=False)
-    except ValidationError:
-        whole = _decoded(line.decode(errors="replace"))
-    number = whole.get("id") if isinstance(whole, dict) else None
-    is_answer = isinstance(number, str | int | float) and "method" not in whole
-    if not is_answer or whole.get("jsonrpc") != "2.0":
-        return None
-    kind = types.JSONRPCError if "error" in whole else types.JSONRPCResponse
-    try:
-        return kind.model_validate(whole, by_name=False)
-    except ValidationError as error:
-        return _answer(number, _failure(explain(error)).error)
-
-
-def _answer(number: Any, error: types.ErrorData) -> types.JSONRPCError:
-    return types.JSONRPCError.model_construct(jsonrpc="2.0", id=number, error=error)
-
-
-def _dump(message: types.JSONRPCMessage) -> bytes:
-    return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-
-
-async def _lines(read: _Read, limit: int = _LINE_LIMIT) -> AsyncIterator[bytes]:
-    """The lines that can be read, without their ends, cut where they pass `limit`.
-
-    The parts of a long line are joined once: to do so with each chunk costs the square
-    of its length. Between short ones everybody else has a turn.
-    """
-    parts: list[bytes] = []
-    with suppress(OSError):  # a pipe that breaks is one that ends
-        while chunk := await read(_CHUNK):
-            *lines, rest = chunk.split(b"\n")
-            for number, line in enumerate(lines):
-                if number:  # else who writes without end has the event loop to himself
-                    await asyncio.sleep(0)
-                yield b"".join([*parts, line])
-                parts = []
-            parts.append(rest)
-            if sum(map(len, parts)) > limit:
-                yield b"".join(parts)[:_LOG_LIMIT]
-                parts = []
-    if any(parts):
-        yield b"".join(parts)
-
-
-@dataclass
-class _Wire(anyio.abc.AsyncResource):
-    """Both streams of a session: messages that are iterated, and a way to send one."""
-
-    messages: _Messages
-    send: Callable[[SessionMessage], Awaitable[None]]
-
-    def __aiter__(self) -> _Messages:
-        return self.messages
-
-    async def aclose(self) -> None:
-        """Nothing: what is behind the streams belongs to others."""
-
-
-class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
-    """A server process: its stdout as messages, its stderr as log lines, its end.
-
-    The SDK's `stdio_client` waits for the end of stdout, which a child may hold open,
-    leaves such a child running, and tells neither status nor process.
-    """
-
-    stdin: asyncio.StreamWriter
-    stdout: asyncio.StreamReader
-    stderr: asyncio.StreamReader
-
-    def __init__(self, life: Life) -> None:
-        super().__init__(_CHUNK, asyncio.get_running_loop())
-        self._life = life
-        self._exited = anyio.Event()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.process = cast(asyncio.SubprocessTransport, transport)
-        self._ended = asyncio.create_task(self._read_stderr())
-
-    def process_exited(self) -> None:
-        super().process_exited()
-        self._exited.set()
-        self.stdin.close()
-        # Its children may hold its output open for as long as they like.
-        asyncio.get_running_loop().call_later(OUTPUT_GRACE, self.process.close)
-
-    async def messages(self) -> _Messages:
-        """What the server says on stdout, until all of it was read and it has ended."""
-        async for line in _lines(self.stdout.read):
-            if (message := _read_message(line)) is not None:
-                yield SessionMessage(message)
-            else:
-                self._life.said(line.decode(errors="replace"))
-        self.stdin.close()
-        await asyncio.wait([self._ended], timeout=OUTPUT_GRACE)
-        status = self.process.get_returncode()
-        if status is None:
-            how = "closed its stdout"
-        elif status >= 0:
-            how = f"exited with status {status}"
-        else:
-            names = {number.value: number.name for number in signal.Signals}
-            how = f"was killed by {names.get(-status, f'signal {-status}')}"
-        self._life.hung_up(how)
-
-    async def _read_stderr(self) -> None:
-        """Log what the server writes to stderr, until it has ended; keep the last."""
-        async for line in _lines(self.stderr.read, _LOG_LIMIT):
-            self._life.said(line.decode(errors="replace"))
-        await self._exited.wait()  # its status is known, too
-
-    async def send(self, message: SessionMessage) -> None:
-        is_request = isinstance(message.message, types.JSONRPCRequest)
-        if not self.stdin.is_closing():
-            self.stdin.write(_dump(message.message) + b"\n")
-        if self.stdin.is_closing() and is_request:  # maybe by this: nobody reads it
-            with anyio.move_on_after(2 * OUTPUT_GRACE):  # to know why
-                await self._life.gone.wait()
-            self._life.hung_up("closed its stdin")
-            raise _failure("it has not seen the request", _UNREACHED)
-
-    async def stop(self) -> None:
-        """Close its stdin, then SIGTERM, then SIGKILL; its children go with it.
-
-        https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
-        """
-        self.stdin.close()
-        for name in ("SIGTERM", "SIGKILL"):
-            await asyncio.wait([self._ended], timeout=EXIT_GRACE)
-            with suppress(ProcessLookupError, PermissionError):
-                if hasattr(os, "killpg"):  # it leads a process group of its own
-                    os.killpg(self.process.get_pid(), getattr(signal, name))
-                else:
-                    self.process.kill()
-        await asyncio.wait([self._ended], timeout=OUTPUT_GRACE)
-        self.process.close()
-
-
-@asynccontextmanager
-async def _process_transport(life: Life) -> AsyncIterator[_Wire]:
-    """Start a server's process and speak to it over stdin and stdout."""
-    config, command = life.config, life.config.command
-    if sys.platform == "win32":
-        command = get_windows_executable_command(command)
-    withheld = life.shared.config.variables
-    inherited = {k: v for k, v in os.environ.items() if k not in withheld}
-    with anyio.CancelScope(shield=True):  # else it might run with nobody to stop it
-        _, process = await asyncio.get_running_loop().subprocess_exec(
-            lambda: _ServerProcess(life),
-            command,
-            *config.args,
-            env={**inherited, **get_default_environment(), **config.env},
-            cwd=config.cwd,
-            start_new_session=True,
-        )
-    try:
-        yield _Wire(process.messages(), process.send)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await process.stop()
-
-
-@dataclass
-class _Events(httpx2.AsyncByteStream):
-    """A stream of events, with the messages in it as `_read_message` has them."""
-
-    stream: httpx2.AsyncByteStream
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        chunks = aiter(self.stream)
-        async for line in _lines(lambda _: anext(chunks, b"")):
-            message = _read_message(line[5:]) if line.startswith(b"data:") else None
-            yield (line if message is None else b"data:" + _dump(message)) + b"\n"
-
-    async def aclose(self) -> None:
-        await self.stream.aclose()
-
-
-# The id of the request of ours that a task belongs to: to its answer or to a question
-# that the server asks in it.
-_REQUEST = ContextVar[Any]("_REQUEST", default=None)
-# How servers that do not just answer 404 name a lost session, even under a call's id.
-_NO_SESSION = re.compile(
-    rb"(?i)\b(no|not|invalid|missing|unknown|expired)\b[^.]{0,20}\bsession\b"
-    rb"|\bsession\b[^.]{0,20}\b(not found|expired|terminated)\b|\bnot initialized\b"
-)
-
-
-class _HttpClient(httpx2.AsyncClient):
-    """Answers in the server's place where something goes wrong with one request.
-
-    An exception would end the SDK's transport, and with it every other call in flight
-    on the same server; an error status would not be named.
-    """
-
-    write: Any  # the SDK's stream of what is to be sent
-
-    def __init__(self, life: Life) -> None:
-        # No compression: bodies are read on the way. No limits: a call may be silent
-        # for ever, and so may any number of others beside it.
-        headers = {"accept-encoding": "identity", **life.config.headers}
-        timeout = httpx2.Timeout(HTTP_TIMEOUT, read=None)
-        super().__init__(headers=headers, timeout=timeout, limits=httpx2.Limits())
-        self._life = life
-        self.tasks = anyio.create_task_group()  # that end with the connection
-
-    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        if request.method == "GET":  # fails on its own, and the SDK knows how to go on
-            is_rest = "last-event-id" in request.headers  # of an answer: may be lost
-            with anyio.fail_after(HTTP_TIMEOUT if is_rest else None):
-                return await self._checked(request, options)
-        body = json.loads(await request.aread() or b"{}")
-        number = body.get("id")
-        if "method" not in body or number is None:
-            return await self._tell(request, body, options)
-        _REQUEST.set(number)
-        request.extensions["id"] = number
-        headers = {"content-type": "application/json"}
-        try:
-            if body["method"] == _OURS:  # see `_give_up`
-                raise _failure(body["params"]["why"])
-            response = await self._checked(request, options)
-            is_sse = self._life.config.transport == "sse"
-            if is_sse or not (response.is_success and response.is_closed):
-                return response  # the answer is still to come
-            message = _read_message(response.content)
-            if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
-                kind = response.headers.get("content-type", "nothing")
-                raise self._failed(f"{_status(response)} with {kind}, no answer")
-            message.id = number
-            headers[_SESSION_ID] = response.headers.get(_SESSION_ID, "")
-        except MCPError as error:
-            message = _answer(number, error.error)
-        content = _dump(message)
-        return httpx2.Response(200, headers=headers, content=content, request=request)
-
-    async def _tell(
-        self, request: httpx2.Request, body: JSON, options: JSON
-    ) -> httpx2.Response:
-        """Send what gets no answer: a notification, an answer, the end of a session."""
-        request.extensions["timeout"]["read"] = HTTP_TIMEOUT
-        if body.get("method") == "notifications/cancelled":
-            # The server may still take back what it has asked in that call.
-            number = body["params"]["requestId"]
-            self.tasks.start_soon(self._give_up, number, {"why": "gone"}, LAST_WORDS)
-        is_last = request.method == "DELETE"  # and so the task is cancelled already
-        with anyio.move_on_after(EXIT_GRACE if is_last else None, shield=is_last):
-            try:
-                return await self._checked(request, options)
-            except MCPError as error:
-                log.debug("%s: %s", self._life.name, error.message)
-                if "method" not in body and (asker := _REQUEST.get()) is not None:
-                    why = {"why": f"it refused the client's answer: {error.message}"}
-                    self.tasks.start_soon(self._give_up, asker, why, 0)
-        return httpx2.Response(204, request=request)
-
-    async def _give_up(self, number: Any, params: JSON, delay: float) -> None:
-        """End a request of ours with an error, after a while."""
-        await anyio.sleep(delay)
-        # Before 2026-07-28 the SDK reads an answer on until its id is used again.
-        once_more = {"jsonrpc": "2.0", "id": number, "method": _OURS, "params": params}
-        await self.write.send(SessionMessage(types.JSONRPCRequest(**once_more)))
-
-    async def _checked(self, request: httpx2.Request, options: JSON) -> httpx2.Response:
-        """The response to a request, if it is a success or a redirect within its host.
-
-        Else an `MCPError`: the server's own, or what went wrong, with the HTTP status.
-        """
-        try:
-            response = await super().send(request, **options)
-            kind = response.headers.get("content-type", "").lower()
-            if response.is_success and kind.startswith("text/event-stream"):
-                response.stream = _Events(cast(Any, response.stream))
-                return response
-            content = b""
-            # Nobody waits for the rest of an error.
-            with anyio.move_on_after(None if response.is_success else HTTP_TIMEOUT):
-                content = await response.aread()
-        except httpx2.RequestError as error:
-            raise self._failed(explain(error)) from None
-        if response.is_success:
-            return response
-        if (there := response.next_request) is not None:
-            if (there.method, there.url.netloc) == (request.method, request.url.netloc):
-                return response  # which the SDK follows
-            location = there.url.copy_with(query=None, userinfo=b"")
-            raise self._failed(f"{_status(response)} to {location} is not followed")
-        status = response.status_code
-        if status in (401, 403):
-            hint = "check 'headers' in the configuration"
-            raise self._failed(f"{_status(response)}: {hint}")
-        own: Any = None
-        with suppress(ValidationError):
-            own = types.JSONRPCError.model_validate_json(content)
-        if "id" in request.extensions and _SESSION_ID in request.headers:
-            has_seen_it = own is not None and own.id == request.extensions["id"]
-            names_it = status in (400, 404) and _NO_SESSION.search(content)
-            if names_it or (status == 404 and not has_seen_it):
-                self._life.hung_up("ended the session")
-                raise _failure(_status(response), _UNREACHED)
-        if own is not None:
-            raise MCPError.from_error_data(own.error)
-        raise self._failed(_status(response))
-
-    def _failed(self, why: str) -> MCPError:
-        text = f"{self._life.config.url}: {why}"
-        if self._life.config.transport == "sse":  # an answer has no other way to come
-            self._life.hung_up(f"failed: {text}")
-        return _failure(text)
-
-
-def _status(response: httpx2.Response) -> str:
-    return f"HTTP {response.status_code} {response.reason_phrase}"
-
-
-@asynccontextmanager
-async def _http_transport(life: Life) -> AsyncIterator[_Wire]:
-    """Speak to a remote server over Streamable HTTP or the older SSE transport."""
-
-    async def messages(read: Any) -> _Messages:
-        async for message in read:
-            _REQUEST.set(read.last_context.get(_REQUEST))
-            yield message
-        life.hung_up("closed the connection")
-
-    async def send(message: SessionMessage) -> None:
-        http.tasks.start_soon(http.write.send, message)  # it waits for the one before
-
-    http = _HttpClient(life)
-    url = life.config.url
-    wire: Any = streamable_http_client(url, http_client=http, max_sse_event_size=None)
-    if life.config.transport == "sse":
-        wire = sse_client(url, httpx_client_factory=lambda *_, **__: http)
-    async with aclosing(http), wire as (read, http.write), http.tasks:
-        yield _Wire(messages(read), send)
-        http.tasks.cancel_scope.cancel()
-
-
-# === Connections ======================================================================
+# === Workbench ========================================================================
+# The open toolboxes and the way through them: what the meta-tools do, without MCP.
 
 
 class ToolError(Exception):
     """What went wrong, in one sentence for the model: a result with `isError`."""
 
 
-_News = types.SetLevelRequest | types.RootsListChangedNotification  # of the client
-_WireRequest = types.Request[JSON, str]
-_RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
-_CONTROLS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f]")
-# What is logged of a server, `toolbox/server` (the first four are of seed 004).
-_RECEIVED = "Received tools/list_changed notification from server: %s"
-_UNASKED = "Received tools notification from server without listChanged capability: %s"
-_SUPPORTED = "Server supports tool change notifications: %s"
-_SKIPPED = "Skipping duplicate discovery - already in progress for: %s"
-_REFRESHED = "%s: tools refreshed: %d added, %d removed, %d modified"
+class Unreached(Exception):
+    """A call that its server has never seen: it may be sent once more."""
 
 
 @dataclass
-class Shared:
-    """What all lives of servers in one process have in common."""
+class Workbench:
+    """The state of a running workbench, for one client.
 
-    config: WorkbenchConfig
-    owners: anyio.abc.TaskGroup  # runs the tasks that hold the servers
-    client: ServerSession | None = None  # the one that is served
-    log_level: types.SetLevelRequest | None = None  # which it has sent last
-
-
-class Life:
-    """One life of a server, from a start to the end of its connection.
-
-    It holds all that must not outlive the connection: one that is still winding down
-    cannot touch what belongs to its successor.
+    Its task group holds the connections; cancelling it closes every toolbox.
     """
 
-    session: ClientSession  # once it is connected
+    config: WorkbenchConfig
+    task_group: anyio.abc.TaskGroup
+    # By name, those that were opened or used: the last connection of each server.
+    open_toolboxes: dict[str, dict[str, Connection]] = field(default_factory=dict)
+    # The client's session; it exists only once the first request has come.
+    client: ServerSession | None = None
+    log_level: types.LoggingLevel = "debug"  # of what that client wants to see
 
-    def __init__(self, toolbox: str, server: str, shared: Shared) -> None:
-        self.toolbox, self.server = toolbox, server
+    def start(self, toolbox: str, server: str) -> Connection:
+        """The connection of a server, a new one if it has none or that has ended.
+
+        Without any `await`, so that concurrent callers share one attempt.
+        """
+        connections = self.open_toolboxes.setdefault(toolbox, {})
+        if server not in connections or connections[server].ended:
+            connections[server] = Connection(self, toolbox, server)
+            self.task_group.start_soon(connections[server].run)
+        return connections[server]
+
+    def servers_of(self, toolbox: str) -> Mapping[str, ServerConfig]:
+        """The configured servers of a toolbox; `ToolError` if there is no such one."""
+        if toolbox in self.config.toolboxes:
+            return self.config.toolboxes[toolbox].servers
+        names = ", ".join(self.config.toolboxes) or "none"
+        raise ToolError(f"Toolbox '{toolbox}' not found. Available toolboxes: {names}")
+
+    async def open_toolbox(
+        self, toolbox: str, patterns: list[str], on_progress: ProgressFnT
+    ) -> JSON:
+        """Start what is not up of a toolbox's servers; its state and its tools.
+
+        With patterns, only of the servers and tools that one of them matches. Answers
+        when every server has settled, after `OPEN_TIMEOUT` if one is up by then, else
+        when the first one is up, at the latest after `ANSWER_TIMEOUT`. `on_progress`
+        gets the name of each that settles. Raises `ToolError` if none of them started.
+        """
+        early_deadline = anyio.current_time() + OPEN_TIMEOUT
+        last_deadline = anyio.current_time() + ANSWER_TIMEOUT
+        servers = []
+        for server in self.servers_of(toolbox):
+            if not patterns or find_patterns(patterns, toolbox, server):
+                servers.append(server)
+                self.start(toolbox, server)
+        settled: set[str] = set()
+
+        async def wait_for(connection: Connection) -> None:
+            await connection.wait_until_current(early_deadline)
+            if connection.is_up:
+                waiting.cancel_scope.deadline = early_deadline
+            if connection.server not in settled:
+                settled.add(connection.server)
+                await on_progress(len(settled), len(servers), connection.server)
+
+        while True:
+            async with anyio.create_task_group() as waiting:
+                waiting.cancel_scope.deadline = last_deadline
+                for server in servers:
+                    waiting.start_soon(wait_for, self.open_toolboxes[toolbox][server])
+            answer = self.answer(toolbox, servers, patterns)
+            failed = answer.get("servers_failed", {})
+            if servers and len(failed) == len(servers):
+                reasons = "; ".join(f"{each}: {why}" for each, why in failed.items())
+                raise ToolError(f"Toolbox '{toolbox}' could not be opened. {reasons}")
+            is_late = anyio.current_time() >= last_deadline
+            if answer["servers_connected"] or is_late or not servers:
+                return answer
+            # Another open has started one again that had failed here.
+
+    def answer(self, toolbox: str, servers: list[str], patterns: list[str]) -> JSON:
+        """The result of `open_toolbox`: these servers' state and their tools."""
+        answer: JSON = {
+            "toolbox": toolbox,
+            "description": self.config.toolboxes[toolbox].description,
+            "servers_connected": 0,
+            "servers_failed": {},
+            "servers_connecting": [],
+            "note": "",
+            "instructions": {},
+            "tools": [],
+        }
+        unmatched = set(patterns)
+        for server in servers:
+            connection = self.open_toolboxes[toolbox][server]
+            if connection.is_up:
+                answer["servers_connected"] += 1
+                if connection.session.instructions:
+                    answer["instructions"][server] = connection.session.instructions
+                for name, tool in connection.tools.items():
+                    found = find_patterns(patterns, toolbox, server, name)
+                    unmatched -= found
+                    if found or not patterns:
+                        answer["tools"].append(describe_tool(connection, tool))
+                continue
+            # What they would match in it is not known.
+            unmatched -= find_patterns(patterns, toolbox, server)
+            if connection.ended:
+                answer["servers_failed"][server] = connection.describe_end()
+            else:
+                answer["servers_connecting"].append(server)
+        set_note(answer, [each for each in patterns if each in unmatched])
+        return bounded(answer)
+
+    async def use_tool(
+        self, toolbox: str, name: str, params: JSON, on_progress: ProgressFnT | None
+    ) -> JSON:
+        """Call a tool by its full name, on its server, started if it is not up.
+
+        `params` are the wire parameters of `tools/call` without the name, the result
+        is the server's as it came. Raises `ToolError` if there is no such tool or its
+        server failed, `MCPError` for the server's own JSON-RPC error.
+        """
+        server, tool = self.route(toolbox, name)
+        whose = f"server '{toolbox}/{server}'"
+        # A server can end at any moment, but a call is sent only once.
+        for _ in range(2):
+            connection = self.start(toolbox, server)
+            if tool not in connection.tools:
+                with anyio.move_on_after(ANSWER_TIMEOUT):
+                    deadline = anyio.current_time() + OPEN_TIMEOUT
+                    await connection.wait_until_current(deadline)
+            if not connection.settled.is_set():
+                raise ToolError(f"{whose} is still starting: call again")
+            if connection.is_up:
+                if tool not in connection.tools:
+                    closest = self.suggest(toolbox, name)
+                    raise ToolError(f"{whose} has no tool '{tool}'{closest}")
+                with suppress(Unreached):
+                    return await connection.call({"name": tool, **params}, on_progress)
+            elif not connection.listed:
+                break  # it did not start, and would fail again
+        raise ToolError(f"{whose} has not seen the call: {connection.describe_end()}")
+
+    def route(self, toolbox: str, name: str) -> tuple[str, str]:
+        """The server and the tool of a full name; `ToolError` if it leads nowhere."""
+        servers = self.servers_of(toolbox)
+        try:
+            prefix, server, tool = split_tool_name(name)
+        except ValueError:
+            form = "the name is not of the form {toolbox}__{server}__{tool}"
+            raise ToolError(form + self.suggest(toolbox, name)) from None
+        if prefix != toolbox:
+            instead = f"pass toolbox_name '{prefix}', or a tool of this one"
+            raise ToolError(f"the name is one of toolbox '{prefix}': {instead}")
+        if server not in servers:
+            raise ToolError(f"it has no server '{server}', only {', '.join(servers)}")
+        return server, tool
+
+    def suggest(self, toolbox: str, name: str) -> str:
+        """A question after the tools whose full names come close to this one."""
+        names = []
+        for server, connection in self.open_toolboxes.get(toolbox, {}).items():
+            for tool in connection.tools:
+                names.append(full_tool_name(toolbox, server, tool))
+        close = [each for each in names if each.endswith(f"__{name}")]
+        close = close or difflib.get_close_matches(name, names, cutoff=0.5)
+        return f". Did you mean {' or '.join(close)}?" if close else ""
+
+
+@asynccontextmanager
+async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]:
+    """A workbench whose servers are all stopped when the block is left."""
+    async with anyio.create_task_group() as task_group:
+        try:
+            yield Workbench(config, task_group)
+        finally:
+            task_group.cancel_scope.cancel()
+
+
+# The hints that say something: the others are what a client assumes without them.
+_TELLING_HINTS = {"readOnlyHint": True, "destructiveHint": False}
+_TELLING_HINTS |= {"idempotentHint": True, "openWorldHint": False}
+
+
+def describe_tool(connection: Connection, tool: types.Tool) -> JSON:
+    """What a client sends to a model of a server's tool, and where it comes from."""
+    schema = dict(tool.input_schema)
+    schema.pop("$schema", None)
+    entry = {
+        "name": full_tool_name(connection.toolbox, connection.server, tool.name),
+        "description": tool.description or f"Tool from {connection.name}",
+        "source_server": connection.server,
+        "toolbox_name": connection.toolbox,
+        "inputSchema": schema,
+    }
+    annotations = tool.annotations or types.ToolAnnotations()
+    given = annotations.model_dump(by_alias=True)
+    hints = {key: value for key, value in _TELLING_HINTS.items() if given[key] is value}
+    if hints:
+        entry["annotations"] = hints
+    return entry
+
+
+def find_patterns(patterns: list[str], *names: str) -> set[str]:
+    """Those that match a tool of these names, or could match one below them."""
+    return {each for each in patterns if matches_pattern(each, *names)}
+
+
+def set_note(answer: JSON, unmatched: list[str]) -> None:
+    """Say in an answer what it lacks: servers that are starting, patterns' tools."""
+    notes = []
+    if answer["servers_connecting"]:
+        names = ", ".join(answer["servers_connecting"])
+        again = "Call open_toolbox again to get their tools."
+        notes.append(f"Still starting: {names}. {again}")
+    if unmatched:
+        forms = "patterns are like 'read_*' or 'server__*'"
+        shown = ", ".join(unmatched)[:1000]
+        notes.append(f"No tool matches {shown} ({forms}).")
+    answer["note"] = " ".join(notes)
+
+
+def bounded(answer: JSON) -> JSON:
+    """An answer of `open_toolbox` without what is empty, in `ANSWER_LIMIT` characters.
+
+    The longest tools lose all but their name and the first line of their description,
+    then, if that is not enough, all but their name; no more of them than necessary, and
+    the note says so. What servers say at length is cut before.
+    """
+    if _size(answer) > ANSWER_LIMIT:
+        for texts in (answer["instructions"], answer["servers_failed"]):
+            if len(compact(texts)) > ANSWER_LIMIT // 4:
+                for server, text in texts.items():
+                    texts[server] = first_line(text)
+    if _size(answer) > ANSWER_LIMIT:
+        tools = answer["tools"]
+        former_note = answer["note"]
+        about = (
+            f"of {len(tools)} tools are listed without inputSchema: call open_toolbox"
+        )
+        about += " with their names in 'tools' to get it."
+        # The number that is told in the end has at most as many digits.
+        answer["note"] = f"{former_note} {len(tools)} {about}".strip()
+        excess = _size(answer) - ANSWER_LIMIT
+        for kept in ({"name", "description"}, {"name"}):
+            for tool in sorted(tools, key=_tool_size, reverse=True):
+                if excess <= 0:
+                    break
+                excess -= _tool_size(tool)
+                tool["description"] = first_line(tool["description"])
+                for key in tool.keys() - kept:
+                    del tool[key]
+                excess += _tool_size(tool)
+        number = sum("inputSchema" not in tool for tool in tools)
+        answer["note"] = f"{former_note} {number} {about}".strip()
+    return _without_empty(answer)
+
+
+def _without_empty(answer: JSON) -> JSON:
+    always = ("servers_connected", "tools")
+    return {key: item for key, item in answer.items() if item or key in always}
+
+
+def _size(answer: JSON) -> int:
+    return len(compact(_without_empty(answer)))
+
+
+def _tool_size(tool: JSON) -> int:
+    return len(compact(tool))
+
+
+def first_line(text: str) -> str:
+    """The first line of a text that is not empty, at most 200 characters of it."""
+    return text.strip().partition("\n")[0][:200]
+
+
+def compact(value: Any) -> str:
+    """JSON without white space; non-ASCII as it is, and null for what JSON lacks."""
+    return to_json(value, inf_nan_mode="null").decode()
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things in words: `1 tool`, `2 tools`."""
+    plural = "" if number == 1 else "s"
+    return f"{number:,} {noun}{plural}"
+
+
+# === MCP server =======================================================================
+# The workbench as an MCP server: the two meta-tools on the SDK's low-level `Server`.
+# Here, and nowhere else, errors become results, and secrets in them are masked.
+
+RequestContext = ServerRequestContext[Any]
+ToolFunction = Callable[..., Awaitable[JSON | str]]
+# A 2026-07-28 client needs it in each result; for others the SDK takes it out.
+_COMPLETE = {"resultType": "complete"}
+
+
+class Tool(NamedTuple):
+    """A tool of a server of ours."""
+
+    declared: types.Tool
+    arguments: type[BaseModel]
+    function: ToolFunction
+
+
+Registry = dict[str, Tool]
+
+
+def register(
+    registry: Registry, title: str, annotations: types.ToolAnnotations | None = None
+) -> Callable[[ToolFunction], ToolFunction]:
+    """Add a function to a registry as a tool of its name, described by its docstring.
+
+    Its parameters after the context are the tool's arguments: of their types, pydantic
+    makes the JSON schema and the model that checks what comes. The function returns a
+    wire result or, for short, a text; a `ToolError` becomes a result with `isError`.
+    """
+
+    def add(function: ToolFunction) -> ToolFunction:
+        name = function.__name__
+        parameters = inspect.get_annotations(function, eval_str=True)
+        del parameters["context"], parameters["return"]
+        strict: Any = {"strict": True, "extra": "forbid"}
+        model = create_model(name, __config__=strict, **parameters)
+        schema = model.model_json_schema()
+        for part in (schema, *schema["properties"].values()):
+            # Every model that is connected reads the schema, and needs neither.
+            part.pop("title", None)
+            part.pop("additionalProperties", None)
+        declared = types.Tool(name=name, title=title, input_schema=schema)
+        declared.description = function.__doc__
+        declared.annotations = annotations
+        registry[name] = Tool(declared, model, function)
+        return function
+
+    return add
+
+
+def tool_server(
+    name: str, registry: Registry, mask: Callable[[str], str], **options: Any
+) -> Server[Any]:
+    """A low-level MCP server of these tools; `options` are those of the SDK."""
+
+    async def list_all(*_: object) -> types.ListToolsResult:
+        tools = [tool.declared for tool in registry.values()]
+        return types.ListToolsResult(tools=tools)
+
+    async def call(context: RequestContext, params: types.CallToolRequestParams) -> Any:
+        if params.name not in registry:
+            text = f"Tool '{params.name}' not found: use {' and '.join(registry)}"
+            raise MCPError(types.INVALID_PARAMS, text)
+        tool = registry[params.name]
+        try:
+            arguments = dict(tool.arguments.model_validate(params.arguments or {}))
+            result = await tool.function(context, **arguments)
+            return _text_result(result) if isinstance(result, str) else result
+        except ValidationError as error:
+            problems = [f"'{each['loc'][0]}': {each['msg']}" for each in error.errors()]
+            text = f"Invalid arguments for tool '{params.name}': {'; '.join(problems)}"
+        except ToolError as error:
+            text = str(error)
+        return {**_text_result(mask(text)), "isError": True}
+
+    return Server(
+        name, version=__version__, on_list_tools=list_all, on_call_tool=call, **options
+    )
+
+
+def _text_result(text: str) -> JSON:
+    return {"content": [{"type": "text", "text": text}], **_COMPLETE}
+
+
+def _decode(value: Any) -> Any:
+    """What a string holds as JSON: models tend to send lists and objects so."""
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            return decode_json(value)
+    return value
+
+
+def _decode_arguments(value: Any) -> Any:
+    return _decode(value) if value else {}
+
+
+def _decode_patterns(value: Any) -> Any:
+    """A list of patterns for a single one, for a list in a string, and for nothing."""
+    if value is None or value == "":
+        return []
+    decoded = _decode(value)
+    return decoded if isinstance(decoded, list) else [value]
+
+
+_Name = Annotated[
+    str, Field(description="Full name from open_toolbox: {toolbox}__{server}__{tool}")
+]
+_Arguments = Annotated[
+    JSON,
+    BeforeValidator(_decode_arguments),
+    Field(default_factory=dict, description="What the tool's inputSchema asks for"),
+]
+_PARTS = "Names or patterns: read_* (any server), slack__* (server slack). Default all"
+_Patterns = Annotated[
+    list[str],
+    BeforeValidator(_decode_patterns),
+    Field(default_factory=list, description=_PARTS),
+]
+
+
+async def open_toolbox(
+    context: RequestContext, toolbox_name: str, tools: _Patterns
+) -> str:
+    """Start a toolbox's servers and get their tools with input schemas."""
+    workbench: Workbench = context.lifespan_context
+    workbench.client = context.session
+    on_progress = context.session.report_progress
+    return compact(await workbench.open_toolbox(toolbox_name, tools, on_progress))
+
+
+# Errors of a server that the client has to act on, and not the model.
+_FOR_CLIENT = (types.URL_ELICITATION_REQUIRED, types.MISSING_REQUIRED_CLIENT_CAPABILITY)
+# What of a request's `_meta` belongs to one hop.
+_OF_THIS_HOP = re.compile(r"progressToken$|io\.modelcontextprotocol/")
+
+
+async def use_tool(
+    context: RequestContext, toolbox_name: str, tool_name: _Name, arguments: _Arguments
+) -> JSON:
+    """Call a tool of a toolbox and get its own result."""
+    workbench: Workbench = context.lifespan_context
+    workbench.client = context.session
+    request = context.params or {}
+    meta = request.get("_meta") or {}
+    of_retry = request.keys() & {"inputResponses", "requestState"}
+    params: JSON = {key: request[key] for key in of_retry}
+    params["arguments"] = arguments
+    params["_meta"] = {key: meta[key] for key in meta if not _OF_THIS_HOP.match(key)}
+    on_progress = context.session.report_progress if "progressToken" in meta else None
+    try:
+        result = await workbench.use_tool(toolbox_name, tool_name, params, on_progress)
+        return _deliverable(result, context.session)
+    except MCPError as error:
+        if of_retry or error.code in _FOR_CLIENT:
+            raise
+        failure = f"the server answered with error {error.code}: {error.message}"
+        data = compact(error.data)
+        if error.data is not None and len(data) <= 500:
+            failure += f" (data: {data})"
+    except ToolError as error:
+        failure = str(error)
+    place = f"tool '{tool_name}' in toolbox '{toolbox_name}'"
+    raise ToolError(f"Error executing {place}: {failure}")
+
+
+def _deliverable(result: JSON, session: ServerSession) -> JSON:
+    """A downstream result in what the client's protocol era can carry."""
+    if is_modern(session):
+        return {**_COMPLETE, **result}
+    if not isinstance(result.get("structuredContent", {}), dict):
+        # Older eras know objects alone, and the SDK would refuse the whole result.
+        del result["structuredContent"]
+    return result
+
+
+def meta_tools(config: WorkbenchConfig) -> Registry:
+    """The two meta-tools, with the names that a toolbox may have."""
+    registry: Registry = {}
+    starting = types.ToolAnnotations(destructive_hint=False, idempotent_hint=True)
+    using = types.ToolAnnotations(destructive_hint=True)
+    register(registry, "Open Toolbox", starting)(open_toolbox)
+    register(registry, "Use Tool", using)(use_tool)
+    if config.toolboxes:
+        # Many clients do not show the instructions, where the names are as well.
+        properties = registry["open_toolbox"].declared.input_schema["properties"]
+        properties["toolbox_name"]["enum"] = list(config.toolboxes)
+    return registry
+
+
+_USAGE = "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
+_DEMO_NOTE = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
+
+
+def instructions(config: WorkbenchConfig) -> str:
+    """What a client is told about the toolboxes on connecting, in plain text."""
+    if not config.toolboxes:
+        return f"No toolboxes configured. Add them to 'toolboxes' in {config.source}."
+    parts = ["Available Toolboxes:"]
+    for name, toolbox in config.toolboxes.items():
+        part = f"{name} ({counted(len(toolbox.servers), 'server')})"
+        part += f"\n  Description: {toolbox.description}"
+        if len(toolbox.servers) > 1:
+            part += f"\n  Servers: {', '.join(toolbox.servers)}"
+        parts.append(part)
+    parts.append(_USAGE)
+    if not config.source:
+        parts.append(_DEMO_NOTE)
+    return "\n\n".join(parts)
+
+
+def create_server(config: WorkbenchConfig) -> Server[Any]:
+    """The workbench as a low-level MCP server, to be run for one client."""
+
+    async def set_level(context: Any, params: types.SetLevelRequestParams) -> JSON:
+        context.lifespan_context.log_level = params.level
+        return {}
+
+    async def roots_changed(context: RequestContext, _: object) -> None:
+        workbench: Workbench = context.lifespan_context
+        for connections in workbench.open_toolboxes.values():
+            for connection in connections.values():
+                if connection.is_up and not is_modern(connection.session):
+                    changed = types.RootsListChangedNotification()
+                    await connection.session.send_notification(changed)
+
+    server = tool_server(
+        "mcp-workbench",
+        meta_tools(config),
+        config.mask,
+        instructions=instructions(config),
+        lifespan=lambda _: running_workbench(config),
+    )
+    # Not as arguments of `Server`: those warn that 2026-07-28 has neither any more.
+    server.add_request_handler(
+        "logging/setLevel", types.SetLevelRequestParams, set_level
+    )
+    server.add_notification_handler(
+        "notifications/roots/list_changed", types.NotificationParams, roots_changed
+    )
+    return server
+
+
+# === Connections ======================================================================
+# One start of a server, to the end of its connection: session, tools, calls, relay.
+#
+# What carries the messages is a transport, in the next section. It is entered as
+# `async with transport(connection) as streams`, and
+#  - yields the server's messages, of which it has made what can be made,
+#  - gives every other line of output to `connection.log_output`,
+#  - calls `connection.mark_closed(reason)` after the last message,
+#  - answers a request that can no longer be sent with an error marked `_UNREACHED`, and
+#    one that fails on the way with one marked `_FAILED` or, once it is sent, `_LOST`.
+
+# In the `data` of errors that we make up in a server's place. No server can know them.
+_UNREACHED = os.urandom(16).hex()
+_FAILED = os.urandom(16).hex()
+_LOST = os.urandom(16).hex()
+# How the SDK begins what it says in the place of a remote server that went silent.
+_SDK_WORDS = ("SSE stream ", "Failed to parse SSE message")
+_NOT_REPEATED = "the call may have taken effect and was not repeated"
+# Questions of one server that its client may leave open.
+MAX_QUESTIONS = 100
+# A round without questions wants time.
+ROUND_PAUSE = 0.25
+
+_WireRequest = types.Request[JSON, str]
+_RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
+# The scopes of the questions that a server asks in the course of one call.
+_QUESTIONS: ContextVar[set[anyio.CancelScope]] = ContextVar("_QUESTIONS")
+
+
+@dataclass
+class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
+    """Both directions of a connection, as a session of the SDK wants them.
+
+    While `limit` requests of the other side are unanswered, no message is read: who
+    asks without end waits for the answers then, and nobody else does.
+    """
+
+    messages: AsyncIterator[SessionMessage]
+    transmit: Callable[[SessionMessage], Awaitable[None]]
+    limit: float = math.inf
+    # Where the last message came from; the SDK handles it in this context.
+    last_context: Context | None = None
+    _unanswered: set[types.RequestId] = field(default_factory=set)
+    _answered: anyio.Event = field(default_factory=anyio.Event)
+
+    async def receive(self) -> SessionMessage:
+        while True:
+            while len(self._unanswered) >= self.limit:
+                self._answered = anyio.Event()
+                await self._answered.wait()
+            item = await anext(self.messages)
+            match item.message:
+                case types.JSONRPCRequest(id=request_id):
+                    if request_id in self._unanswered:
+                        # JSON-RPC knows no such request, and it would not be counted.
+                        continue
+                    self._unanswered.add(request_id)
+                case types.JSONRPCNotification(
+                    params={"requestId": str() | int() as it}
+                ):
+                    self._unanswered.discard(it)  # it is cancelled
+            return item
+
+    async def send(self, item: SessionMessage) -> None:
+        await self.transmit(item)
+        if isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError):
+            self._unanswered.discard(cast(types.RequestId, item.message.id))
+            self._answered.set()
+
+    def release(self) -> None:
+        """Wait for no more answers: there is nobody left who would read them."""
+        self.limit = math.inf
+        self._answered.set()
+
+    async def aclose(self) -> None:
+        """Nothing: what is behind the streams belongs to the transport."""
+
+
+class Connection:
+    """One start of a server, to the end of its connection.
+
+    It holds all that must not outlive it: one that is still winding down cannot touch
+    what belongs to its successor. `run` is its owner, the one task that enters and
+    leaves what belongs to it; everyone else waits for its events and calls through it.
+
+                  settled  closed
+        starting     -       -
+        up          set      -     session and listed are there
+        ended       set     set    reason says why
+    """
+
+    session: ClientSession
+
+    def __init__(self, workbench: Workbench, toolbox: str, server: str) -> None:
+        self.workbench = workbench
+        self.toolbox = toolbox
+        self.server = server
         self.name = f"{toolbox}/{server}"
-        self.config = shared.config.toolboxes[toolbox].servers[server]
-        self.shared = shared
-        self.client = shared.client  # a server is offered what this one can do
-        self.listed: dict[str, types.Tool] = {}  # by their names
-        self.how = ""  # how it ended or failed, where that was not our doing
-        self.stderr: deque[str] = deque(maxlen=20)  # its last lines
-        self.settled = anyio.Event()  # it is up or has failed
-        self.gone = anyio.Event()  # it has ended, and `how` is known
-        self._changed = anyio.Event()  # its tools did: a refresh is due
-        self._refreshed = anyio.Event()  # the last refresh that became due has ended
+        self.config = workbench.config.toolboxes[toolbox].servers[server]
+        # The server is offered what this client can do.
+        self.client = workbench.client
+        self.listed: dict[str, types.Tool] = {}
+        self.reason = ""
+        self.stderr: deque[str] = deque(maxlen=20)
+        self.settled = anyio.Event()
+        self.closed = anyio.Event()
+        # Set by a process that ends after it has read all that we have sent.
+        self.has_read_all = False
+        # It has ended, or may still end, of `server/discover`.
+        self._is_probed = False
+        # A refresh of the tools is due; the last one that became due has ended.
+        self._changed = anyio.Event()
+        self._refreshed = anyio.Event()
         self._refreshed.set()
 
     @property
-    def up(self) -> bool:
-        """Connected, with its tools listed."""
-        return self.settled.is_set() and not self.gone.is_set()
+    def is_up(self) -> bool:
+        return self.settled.is_set() and not self.closed.is_set()
+
+    @property
+    def ended(self) -> bool:
+        return self.settled.is_set() and self.closed.is_set()
 
     @property
     def tools(self) -> dict[str, types.Tool]:
         """What the server lists and the filters let through, by downstream name."""
-        return {n: tool for n, tool in self.listed.items() if self.config.allows(n)}
+        listed = self.listed.items()
+        return {name: tool for name, tool in listed if self.config.allows(name)}
 
-    @property
-    def failure(self) -> str | None:
-        """Why the server is not up; None while it is up or starting."""
-        return None if self.up or not self.settled.is_set() else self.why()
-
-    def said(self, line: str) -> None:
+    def log_output(self, line: str) -> None:
         """Log a line of its output that is no message, and remember it."""
-        masked = self.shared.config.mask(line)[:_LOG_LIMIT]
-        if text := _CONTROLS.sub(" ", masked).strip():
+        # Masked before it is cut: half a secret would not be found.
+        text = self.workbench.config.mask(line).strip()[:_LOG_LIMIT]
+        if text:
             self.stderr.append(text[:300])
             log.info("[%s] %s", self.name, text)
 
-    def hung_up(self, how: str) -> None:
+    def mark_closed(self, reason: str) -> None:
         """Nothing can be sent over the connection any more, and this is why."""
-        self.how = self.how or self.shared.config.mask(how)
-        self.gone.set()
+        if not self.reason:
+            if self.config.url and self.config.url not in reason:
+                reason = f"{self.config.url}: {reason}"
+            self.reason = " ".join(self.workbench.config.mask(reason).split())
+        self.closed.set()
 
-    def why(self) -> str:
+    def describe_end(self) -> str:
         """How it ended, with the last lines that it wrote to stderr."""
-        how, lines = self.how or "hung up", " | ".join(self.stderr)
-        return f"{how}; its last stderr lines: {lines}" if lines else how
+        if not self.stderr:
+            return self.reason
+        return f"{self.reason}; its last stderr lines: {' | '.join(self.stderr)}"
 
     async def run(self) -> None:
-        """Hold the connection; this task alone enters and leaves what is part of it."""
-        transport = _http_transport if self.config.url else _process_transport
+        """Own the connection from the start of the server to the end."""
         try:
-            with anyio.fail_after(CONNECT_TIMEOUT) as scope:
-                async with transport(self) as wire, self._connect(wire):
-                    await _negotiate(self.session, self.client)
-                    self.listed = await self._list_tools()
-                    if not self.listed and self._announces_changes():
-                        with anyio.move_on_after(OUTPUT_GRACE):  # some do so at once
-                            await self._changed.wait()
-                    scope.deadline = math.inf  # it may live as long as it likes
-                    self.settled.set()
-                    await self._follow()
-        except Exception as error:  # must not take the other connections with it
-            self.hung_up(explain(error, self.config.url))
-            log.info("%s: failed: %s", self.name, self.why(), exc_info=True)
-        finally:  # nobody waits any longer
-            self.hung_up("")
+            with anyio.move_on_after(CONNECT_TIMEOUT) as starting:
+                await self._hold(starting)
+                if self._is_probed and self.has_read_all:
+                    # Servers on older releases of the Rust SDK end at any first request
+                    # but `initialize`.
+                    log.info("%s: started again, in the older era", self.name)
+                    self.reason = ""
+                    self.stderr.clear()
+                    self.closed = anyio.Event()
+                    await self._hold(starting)
+            self.mark_closed(f"no answer within {CONNECT_TIMEOUT:g} seconds")
+            log.info("%s: %s", self.name, self.describe_end())
+        finally:
+            # Nobody waits any longer.
+            self.mark_closed("was stopped")
             self.settled.set()
             self._refreshed.set()
 
-    def _connect(self, wire: Any) -> ClientSession:
+    async def _hold(self, starting: anyio.CancelScope) -> None:
+        """Start the server, get to know it, and keep up with it until it is closed."""
+        transport = _http_transport if self.config.url else _process_transport
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._leave_when_closed, tasks.cancel_scope)
+                async with transport(self) as streams, self._open_session(streams):
+                    await self._negotiate()
+                    self.listed = await self._list_tools()
+                    # From now on it may live as long as it likes.
+                    starting.deadline = math.inf
+                    self.settled.set()
+                    self._log_start()
+                    if self._announces_changes() and is_modern(self.session):
+                        tasks.start_soon(self._listen)
+                    await self._refresh_loop()
+        except Exception as error:
+            # It must not take the other connections with it.
+            log.debug("%s: failed", self.name, exc_info=True)
+            self.mark_closed(explain(error))
+
+    async def _leave_when_closed(self, scope: anyio.CancelScope) -> None:
+        await self.closed.wait()
+        if self.config.transport == "http" and self.settled.is_set():
+            # Calls that are in flight on requests of their own may yet be answered.
+            await anyio.sleep(LAST_WORDS)
+        scope.cancel()
+
+    def _open_session(self, streams: Streams) -> ClientSession:
         self.session = ClientSession(
-            wire,
-            wire,
+            streams,
+            streams,
             client_info=types.Implementation(name="mcp-workbench", version=__version__),
             message_handler=self._on_message,
             logging_callback=self._on_log,
-            **(_relay(self.client) if self.client is not None else {}),
+            **_relay(self.client),
         )
         return self.session
+
+    async def _negotiate(self) -> None:
+        """Agree on a protocol era: the client's own, where the server has a choice.
+
+        Only in the older one can it ask an older client for anything, and send it logs.
+        """
+        if is_modern(self.client) and not self._is_probed:
+            self._is_probed = True
+            with suppress(MCPError, RuntimeError, ValidationError):
+                await self.session.discover()
+            self._is_probed = self.closed.is_set()
+            if self.session.protocol_version is not None:
+                return
+        try:
+            await self.session.initialize()
+        except (RuntimeError, MCPError) as error:
+            # A RuntimeError: it has answered in a version that knows no `initialize`.
+            only_newer = (types.UNSUPPORTED_PROTOCOL_VERSION, types.METHOD_NOT_FOUND)
+            if isinstance(error, MCPError) and error.code not in only_newer:
+                raise
+            await self.session.discover()
 
     async def _list_tools(self) -> dict[str, types.Tool]:
         """All pages of the server's tools, by name."""
@@ -934,66 +1366,74 @@ class Life:
             cursor = page.next_cursor or None
         return tools
 
-    async def _follow(self) -> None:
-        """Keep the tool list current until the server is gone."""
+    def _log_start(self) -> None:
         log.info("%s: connected, %s", self.name, counted(len(self.tools), "tool"))
         log.debug("%s: its tools are %s", self.name, ", ".join(self.tools))
-        for pattern in self.config.tool_filters:
+        if self._announces_changes():
+            log.debug("Server supports tool change notifications: %s", self.name)
+        for pattern in self.config.tool_filters + self.config.excluded_tools:
             if pattern != "*" and not fnmatch.filter(self.listed, pattern):
                 log.warning("%s: toolFilters: %r matches no tool", self.name, pattern)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._refresh)
-            if self._announces_changes():
-                log.debug(_SUPPORTED, self.name)
-                if _is_modern(self.session):
-                    tasks.start_soon(self._listen)
-            if self.shared.log_level is not None:
-                await self.tell(self.shared.log_level)
-            await self.gone.wait()
-            if self.config.transport == "http":  # its other calls may yet be answered
-                await anyio.sleep(LAST_WORDS)
-            tasks.cancel_scope.cancel()
-        log.info("%s %s", self.name, self.how)
 
     def _announces_changes(self) -> bool:
         capabilities = self.session.server_capabilities or types.ServerCapabilities()
-        return bool(capabilities.tools and capabilities.tools.list_changed)
+        tools = capabilities.tools or types.ToolsCapability()
+        return bool(tools.list_changed)
 
-    async def _refresh(self) -> None:
-        """List the tools again after changes, one listing at a time."""
-        while True:
-            await self._changed.wait()
-            # Before it begins: changes during it cost one more, and none is lost.
-            self._changed, refreshed = anyio.Event(), self._refreshed
-            try:
-                with anyio.fail_after(CONNECT_TIMEOUT):
-                    new = await self._list_tools()
-            except (MCPError, ValidationError, TimeoutError) as error:
-                why = explain(error, self.config.url)
-                log.warning("%s: kept its old tools: %s", self.name, why)
-            else:
-                old = self.listed
-                self.listed = new
-                modified = sum(old[n] != new[n] for n in old.keys() & new.keys())
-                counts = len(new.keys() - old), len(old.keys() - new), modified
-                log.info(_REFRESHED, self.name, *counts)
-            refreshed.set()
+    async def _on_message(self, message: IncomingMessage) -> None:
+        if isinstance(message, types.ElicitCompleteNotification) and self.client:
+            await self.client.send_notification(message)
+        elif isinstance(message, types.ToolListChangedNotification):
+            said = "Received tools/list_changed notification from server"
+            log.info("%s: %s", said, self.name)
+            if not self._announces_changes():
+                said = "Received tools notification from server without listChanged"
+                log.warning("%s capability: %s", said, self.name)
+            self.tools_changed()
 
     def tools_changed(self) -> None:
         """Make a refresh of the tools due."""
         if not self._refreshed.is_set():
-            log.debug(_SKIPPED, self.name)
+            skipped = "Skipping duplicate discovery - already in progress"
+            log.debug("%s for: %s", skipped, self.name)
         if not self._changed.is_set():
             self._changed.set()
             self._refreshed = anyio.Event()
 
-    async def refreshed(self, deadline: float) -> None:
-        """Wait until it is up or has failed, and for a refresh that is due.
+    async def _refresh_loop(self) -> None:
+        """List the tools again after changes, one listing at a time."""
+        while True:
+            await self._changed.wait()
+            # Swapped before the listing begins: changes during it cost one more, and
+            # none of them is lost.
+            self._changed = anyio.Event()
+            refreshed = self._refreshed
+            await self._refresh()
+            refreshed.set()
 
-        That of a remote server always is, once it is up. The deadline, in seconds of
-        the event loop, is for the refresh; it has one second at least.
+    async def _refresh(self) -> None:
+        try:
+            with anyio.fail_after(CONNECT_TIMEOUT):
+                new = await self._list_tools()
+        except (MCPError, ValidationError, TimeoutError) as error:
+            log.warning("%s: kept its old tools: %s", self.name, explain(error))
+            return
+        old = self.listed
+        self.listed = new
+        added = len(new.keys() - old.keys())
+        removed = len(old.keys() - new.keys())
+        modified = sum(old[name] != new[name] for name in old.keys() & new.keys())
+        counts = f"{added} added, {removed} removed, {modified} modified"
+        log.info("%s: tools refreshed: %s", self.name, counts)
+
+    async def wait_until_current(self, deadline: float) -> None:
+        """Wait until it is up or has ended, and for a refresh that is due.
+
+        The deadline, a time of the event loop, is for the refresh, which has one second
+        at least.
         """
-        if self.up and self.config.url:  # it may have no way to announce a change
+        if self.is_up and self.config.url:
+            # Its announcements come over a stream that it may not have, or have lost.
             self.tools_changed()
         await self.settled.wait()
         with anyio.move_on_after(max(deadline - anyio.current_time(), 1)):
@@ -1004,55 +1444,97 @@ class Life:
 
         https://modelcontextprotocol.io/specification/2026-07-28/basic/subscriptions
         """
+        pause = LISTEN_PAUSE
         while True:
-            with suppress(MCPError, SubscriptionLost):
+            try:
                 async with listen(self.session, tools_list_changed=True) as events:
-                    self.tools_changed()  # for what changed before it was open
+                    # For what has changed before it was open.
+                    self.tools_changed()
                     async for _ in events:
-                        pass  # each event reaches `_on_message` as well
-            await anyio.sleep(RELISTEN_DELAY)
-
-    async def _on_message(self, message: IncomingMessage) -> None:
-        if isinstance(message, types.ElicitCompleteNotification) and self.client:
-            await self.client.send_notification(message)
-        elif isinstance(message, types.ToolListChangedNotification):
-            log.info(_RECEIVED, self.name)
-            if not self._announces_changes():
-                log.warning(_UNASKED, self.name)
-            self.tools_changed()
+                        # Each event reaches `_on_message` as well.
+                        pause = LISTEN_PAUSE
+            except SubscriptionLost:
+                pass
+            except MCPError as error:
+                if error.code == types.METHOD_NOT_FOUND:
+                    return
+            # A host that ends the stream at once, as serverless ones do, would be asked
+            # and listed for ever.
+            await anyio.sleep(pause)
+            pause = min(2 * pause, LONGEST_LISTEN_PAUSE)
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
         log.debug("[%s] %s: %s", self.name, params.level, params.data)
-        if self.client is None or _is_modern(self.client):
-            return  # which opts in request by request
+        if self.client is None or is_modern(self.client):
+            return  # such a client opts in request by request
         levels = get_args(types.LoggingLevel)
-        least = asked.params.level if (asked := self.shared.log_level) else "debug"
-        if levels.index(params.level) >= levels.index(least):
+        if levels.index(params.level) >= levels.index(self.workbench.log_level):
             message = types.LoggingMessageNotification(params=params)
             await self.client.send_notification(message)
-
-    async def tell(self, news: _News) -> None:
-        """Pass on what the client lets its servers know, if this one is of its era."""
-        if not self.up or _is_modern(self.session):
-            return
-        if isinstance(news, types.RootsListChangedNotification):
-            await self.session.send_notification(news)
-        elif (able := self.session.server_capabilities) and able.logging:
-            with suppress(MCPError, ValidationError):
-                await self.session.send_request(news, types.EmptyResult, OPEN_TIMEOUT)
 
     async def call(self, params: JSON, on_progress: ProgressFnT | None) -> JSON:
         """Send `tools/call` with these wire parameters; the wire result as it came.
 
-        Raises `ToolError` if it died or gave no valid answer, `MCPError` for a JSON-RPC
-        error of its own, and with `_UNREACHED` if another life may be tried.
+        An older client is asked what a 2026-07-28 server wants to know, round after
+        round. Raises `Unreached`, `ToolError` if the server died or gave no valid
+        answer, `MCPError` for a JSON-RPC error of its own.
         """
-        asked = self.shared.log_level  # by an older client
-        if asked is not None and _is_modern(self.session):
-            level = {types.LOG_LEVEL_META_KEY: asked.params.level}
-            params = {**params, "_meta": {**params.get("_meta", {}), **level}}
-        # Not the SDK's own `call_tool`: it checks the result, and may list tools first.
+        result = await self._call_once(params, on_progress)
+        while (
+            not is_modern(self.client) and result.get("resultType") == "input_required"
+        ):
+            answers = await self._answer_questions(result)
+            try:
+                result = await self._call_once({**params, **answers}, on_progress)
+            except Unreached:
+                raise self._death() from None
+        return result
+
+    async def _answer_questions(self, result: JSON) -> JSON:
+        """The client's answers to an `InputRequiredResult`, as params of the next call.
+
+        https://modelcontextprotocol.io/specification/2026-07-28/basic/utilities/mrtr
+        """
+        required = types.InputRequiredResult.model_validate(result, by_name=False)
+        params: JSON = {}
+        if required.request_state is not None:
+            params["requestState"] = required.request_state
+        if not required.input_requests:
+            await anyio.sleep(ROUND_PAUSE)
+            return params
+        responses: JSON = {}
+        context = ClientRequestContext(session=self.session, request_id="input")
+        failure: Exception | None = None
+        async with anyio.create_task_group() as asking:
+            asking.start_soon(self._leave_when_closed, asking.cancel_scope)
+            for key, question in required.input_requests.items():
+                try:
+                    answer = await self.session.dispatch_input_request(
+                        context, question
+                    )
+                except MCPError as error:
+                    answer = error.error
+                if isinstance(answer, types.ErrorData):
+                    refused = f"the client refused its {question.method}"
+                    text = f"server '{self.name}': {refused}: {answer.message}"
+                    failure = ToolError(text)
+                    break
+                responses[key] = answer.model_dump(
+                    by_alias=True, mode="json", exclude_none=True
+                )
+            asking.cancel_scope.cancel()
+        if failure is None and len(responses) < len(required.input_requests):
+            failure = self._death()
+        if failure is not None:
+            raise failure
+        return {**params, "inputResponses": responses}
+
+    async def _call_once(self, params: JSON, on_progress: ProgressFnT | None) -> JSON:
+        # Not the SDK's own `call_tool`: it checks the result against the outputSchema,
+        # after the call has taken effect, and may list the tools first.
         request = _WireRequest(method="tools/call", params=params)
+        questions: set[anyio.CancelScope] = set()
+        token = _QUESTIONS.set(questions)
         try:
             result: JSON = await self.session.send_request(
                 request, _RAW_RESULT, progress_callback=on_progress
@@ -1061,508 +1543,733 @@ class Life:
                 # The SDK takes anything with a `resultType` for the other kind.
                 types.CallToolResult.model_validate(result, by_name=False)
             return result
-        except (MCPError, ValidationError) as error:
-            closed = (types.CONNECTION_CLOSED, "Connection closed")  # as the SDK has it
-            if isinstance(error, ValidationError) or error.data == _OURS:
-                failure = f": {explain(error)}"
-            elif (error.code, error.message) == closed and self.gone.is_set():
-                once = "the call may have taken effect and was not repeated"
-                failure = f" {self.why()}; {once}, the next one starts the server again"
-            else:
-                raise
-        raise ToolError(f"server '{self.name}'{failure}")
+        except ValidationError as error:
+            raise ToolError(f"server '{self.name}': {explain(error)}") from None
+        except MCPError as error:
+            raise self._call_error(error) from None
+        finally:
+            _QUESTIONS.reset(token)
+            # A dialog must not outlive the call that it is for.
+            for scope in questions:
+                scope.cancel()
+
+    def _death(self) -> ToolError:
+        again = "the next one starts the server again"
+        end = f"{self.describe_end()}; {_NOT_REPEATED}, {again}"
+        return ToolError(f"server '{self.name}' {end}")
+
+    def _call_error(self, error: MCPError) -> Exception:
+        """What the error of a call means; the error itself if it is the server's own."""
+        if error.data == _UNREACHED:
+            return Unreached()
+        # What the SDK gives to calls that are in flight at the end.
+        closed = (types.CONNECTION_CLOSED, "Connection closed")
+        if self.closed.is_set() and (error.code, error.message) == closed:
+            return self._death()
+        text = " ".join(error.message.split())
+        if error.data == _FAILED:
+            return ToolError(f"server '{self.name}': {text}")
+        if self.config.url and error.message.startswith(_SDK_WORDS):
+            text = f"{self.config.url}: {text}"
+        elif error.data != _LOST:
+            return error
+        return ToolError(f"server '{self.name}': {text}; {_NOT_REPEATED}")
 
 
-def _is_modern(session: ClientSession | ServerSession) -> bool:
-    return session.protocol_version in MODERN_PROTOCOL_VERSIONS
+def is_modern(session: ClientSession | ServerSession | None) -> bool:
+    """Whether a session speaks 2026-07-28 or later, where no server asks or logs."""
+    return session is not None and session.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
-def explain(error: BaseException, url: str = "") -> str:
-    """One readable line, never empty, for what lies behind an error, with this URL."""
-    is_request = isinstance(error, httpx2.TimeoutException)
-    limit = HTTP_TIMEOUT if is_request else CONNECT_TIMEOUT
-    behind: Any = error
-    while isinstance(behind, Exception):  # its cause, or the first of a group
-        error, behind = behind, behind.__cause__ or behind.__context__
+def explain(error: BaseException) -> str:
+    """One readable line, never empty, for what lies behind an error."""
+    behind: BaseException | None = error
+    while isinstance(behind, Exception):
+        error = behind
+        behind = error.__cause__
         if isinstance(error, ExceptionGroup):
             behind = error.exceptions[0]
+        elif error.args and isinstance(error.args[0], Exception):
+            # So httpcore hands on what lies behind.
+            behind = error.args[0]
+        elif not error.__suppress_context__:
+            behind = error.__context__
     text = str(error)
     if isinstance(error, ValidationError):
-        errors = error.errors(include_url=False, include_input=False)
-        # A union reports all its members: those of another type do not matter.
-        others = {e["loc"][:-1] for e in errors if e["type"] == "literal_error"}
-        first = next((e for e in errors if e["loc"][:-1] not in others), errors[0])
-        field = ".".join(map(str, first["loc"])) or "result"
-        text = f"its answer is not valid MCP: {field}: {first['msg']}"
-    elif isinstance(error, TimeoutError):
-        text = f"no answer within {limit:g} seconds"
-    elif isinstance(error, ConnectionError | FileNotFoundError) and error.errno:
-        text = os.strerror(error.errno)  # asyncio has a text of its own
-        text = f"{error.filename}: {text}" if error.filename else text
-    line = " ".join(text.split()) or type(error).__name__
-    return line if url in line else f"{url}: {line}"
+        text = _explain_validation(error)
+    elif isinstance(error, OSError) and error.errno:
+        # asyncio has texts of its own, which leave out what was wrong.
+        text = os.strerror(error.errno)
+        if error.filename:
+            text = f"{error.filename}: {text}"
+    return " ".join(text.split()) or type(error).__name__
 
 
-def counted(number: int, noun: str) -> str:
-    """A number of things in words: `1 tool`, `2 tools`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def _explain_validation(error: ValidationError) -> str:
+    """The first field of an answer that is not valid MCP."""
+    errors = error.errors(include_url=False, include_input=False)
+    # A union reports the errors of all its members: those of another type say nothing.
+    others = {each["loc"][:-1] for each in errors if each["type"] == "literal_error"}
+    own = [each for each in errors if each["loc"][:-1] not in others]
+    first = max(own or errors, key=lambda each: len(each["loc"]))
+    place = ".".join(map(str, first["loc"])) or "result"
+    return f"its answer is not valid MCP: {place}: {first['msg']}"
 
 
-async def _negotiate(session: ClientSession, client: ServerSession | None) -> None:
-    """Agree on a protocol era with a server: the client's own, where it has a choice.
-
-    Only in the older one can it ask an older client for anything, and send it logs.
-    """
-    refused = (MCPError, RuntimeError, ValidationError)
-    if client is None or _is_modern(client):
-        with suppress(*refused):
-            await session.discover()
-            return
-    try:
-        await session.initialize()
-    except refused:  # it knows nothing else, or was slow the first time
-        await session.discover()  # its error has this one behind it, for `explain`
-
-
-def _relay(client: ServerSession) -> JSON:
+def _relay(client: ServerSession | None) -> JSON:
     """What servers may ask of a client, as arguments of their `ClientSession`.
 
     A server is offered what the client has declared and no more. Where the client's era
     has no such requests, the server gets an error at once.
     """
+    if client is None:
+        return {}
     offered = client.client_capabilities or types.ClientCapabilities()
-    modes = offered.elicitation or types.ElicitationCapability()
-    lacking = "url" if modes.url is None else "form" if modes.form is None else None
+    elicitation = offered.elicitation or types.ElicitationCapability()
+    # A client that names no mode has the form.
+    modes = elicitation.model_dump(exclude_none=True) or {"form": {}}
 
-    async def ask(request: Any, result: Any, context: Any, params: Any = None) -> Any:
-        if request is types.ElicitRequest and params.mode == lacking:
-            raise MCPError(types.INVALID_PARAMS, f"client has no {lacking} elicitation")
-        if params is None and context.meta:
-            params = types.RequestParams(_meta=context.meta)
-        return await client.send_request(request(params=params), result)
+    async def ask(request: types.ServerRequest, result: type[types.Result]) -> Any:
+        with anyio.CancelScope() as scope:
+            questions = _QUESTIONS.get(set())
+            questions.add(scope)
+            try:
+                return await client.send_request(request, result)
+            finally:
+                questions.discard(scope)
+        raise MCPError(types.INTERNAL_ERROR, "the call that it was asked in is over")
 
-    callbacks: JSON = {"sampling_capabilities": offered.sampling}
-    for name, request, result in (
-        ("sampling", types.CreateMessageRequest, types.CreateMessageResultWithTools),
-        ("elicitation", types.ElicitRequest, types.ElicitResult),
-        ("list_roots", types.ListRootsRequest, types.ListRootsResult),
-    ):
-        if getattr(offered, name.removeprefix("list_")):
-            callbacks[f"{name}_callback"] = functools.partial(ask, request, result)
+    async def sample(_: Any, params: types.CreateMessageRequestParams) -> Any:
+        request = types.CreateMessageRequest(params=params)
+        return await ask(request, types.CreateMessageResultWithTools)
+
+    async def elicit(_: Any, params: types.ElicitRequestParams) -> Any:
+        if params.mode not in modes:
+            text = f"client has no {params.mode} elicitation"
+            raise MCPError(types.INVALID_PARAMS, text)
+        if params.mode == "url" and not params.elicitation_id:
+            # 2026-07-28 has none, and older clients need one.
+            params = params.model_copy(update={"elicitation_id": str(uuid.uuid4())})
+        return await ask(types.ElicitRequest(params=params), types.ElicitResult)
+
+    async def list_roots(context: ClientRequestContext) -> Any:
+        params = types.RequestParams(_meta=context.meta) if context.meta else None
+        return await ask(types.ListRootsRequest(params=params), types.ListRootsResult)
+
+    callbacks: JSON = {}
+    if offered.sampling:
+        callbacks["sampling_callback"] = sample
+        callbacks["sampling_capabilities"] = offered.sampling
+    if offered.elicitation:
+        callbacks["elicitation_callback"] = elicit
+    if offered.roots:
+        callbacks["list_roots_callback"] = list_roots
     return callbacks
 
 
-# === Workbench ========================================================================
+# === Transports =======================================================================
+# What carries a connection's messages: a process and its pipes, or a remote endpoint.
+
+_CHUNK = 65536  # bytes
+_LOG_LIMIT = 8192  # bytes of a line that is logged
+_LINE_LIMIT = 128 << 20  # bytes of one that is a message
 
 
-_HINTS = {"readOnlyHint": False, "destructiveHint": True}  # of the protocol
-_HINTS |= {"idempotentHint": False, "openWorldHint": True}
+def _read_message(line: bytes) -> types.JSONRPCMessage | None:
+    """A JSON-RPC message; for an answer that is not valid MCP, the error that says so.
 
-
-def _shown(life: Life) -> Iterable[JSON]:
-    """What a client sends to a model of a server's tools, and where they come from."""
-    for tool in life.tools.values():
-        given = tool.annotations.model_dump(by_alias=True) if tool.annotations else {}
-        hints = {k: given[k] for k, v in _HINTS.items() if given.get(k) == (not v)}
-        schema = {k: v for k, v in tool.input_schema.items() if k != "$schema"}
-        yield {
-            "name": full_tool_name(life.toolbox, life.server, tool.name),
-            "description": tool.description or f"Tool from {life.name}",
-            "source_server": life.server,
-            "toolbox_name": life.toolbox,
-            "inputSchema": schema,
-        } | ({"annotations": hints} if hints else {})
-
-
-@dataclass
-class Workbench(Shared):
-    """The state of a running workbench; cancelling `owners` closes every toolbox."""
-
-    # By name, those that were opened or used: the current lives of their servers.
-    open_toolboxes: dict[str, dict[str, Life]] = field(default_factory=dict)
-
-    def start(self, toolbox: str, server: str) -> Life:
-        """The current life of a server, a new one if it has none or that has ended.
-
-        Without any `await`, so that concurrent callers share one attempt.
-        """
-        lives = self.open_toolboxes.setdefault(toolbox, {})
-        if server not in lives or lives[server].gone.is_set():
-            lives[server] = Life(toolbox, server, self)
-            self.owners.start_soon(lives[server].run)
-        return lives[server]
-
-    def configured(self, name: str) -> ToolboxConfig:
-        """The configuration of a toolbox; `ToolError` if it has none."""
-        if name not in self.config.toolboxes:
-            names = ", ".join(self.config.toolboxes) or "none"
-            raise ToolError(f"Toolbox '{name}' not found. Available toolboxes: {names}")
-        return self.config.toolboxes[name]
-
-    def answer(self, toolbox: str) -> JSON:
-        """The result of `open_toolbox` (seed: Open Toolbox Response Format)."""
-        config = self.config.toolboxes[toolbox]
-        lives = [self.open_toolboxes[toolbox][server] for server in config.servers]
-        up = [life for life in lives if life.up]
-        starting = [life.server for life in lives if not life.settled.is_set()]
-        note = f"Still starting: {', '.join(starting)}. Call open_toolbox again to get "
-        told = {life.server: life.session.instructions for life in up}
-        answer = {
-            "toolbox": toolbox,
-            "description": config.description,
-            "servers_connected": len(up),
-            "servers_failed": {it.server: why for it in lives if (why := it.failure)},
-            "servers_connecting": starting,
-            "note": f"{note}their tools." if starting else "",
-            "instructions": {name: text for name, text in told.items() if text},
-            "tools": [tool for life in up for tool in _shown(life)],
-        }
-        always = ("servers_connected", "tools")
-        return {key: item for key, item in answer.items() if item or key in always}
-
-    async def open_toolbox(self, toolbox: str, on_progress: ProgressFnT) -> JSON:
-        """Start what is not up of a toolbox's servers; its state and its tools.
-
-        Answers when every server has settled, after `OPEN_TIMEOUT` if one is up by
-        then, else when the first one is up, at the latest after `ANSWER_TIMEOUT`.
-        `on_progress` gets the number of settled servers, of all servers, and the name
-        of the one that settled. Raises `ToolError` if none of them started.
-        """
-        soon = anyio.current_time() + OPEN_TIMEOUT
-        late = anyio.current_time() + ANSWER_TIMEOUT
-        servers = self.configured(toolbox).servers
-        for server in servers:
-            self.start(toolbox, server)
-        settled: list[str] = []
-
-        async def settle(life: Life) -> None:
-            await life.refreshed(soon)
-            if life.up:
-                tasks.cancel_scope.deadline = soon
-            if life.server not in settled:
-                settled.append(life.server)
-                await on_progress(len(settled), len(servers), life.server)
-
-        while True:  # another open may start one again that has failed here
-            async with anyio.create_task_group() as tasks:
-                tasks.cancel_scope.deadline = late
-                for life in self.open_toolboxes[toolbox].values():
-                    tasks.start_soon(settle, life)
-            answer = self.answer(toolbox)
-            failed = answer.get("servers_failed", {})
-            if len(failed) == len(servers):
-                why = "; ".join(f"{server}: {why}" for server, why in failed.items())
-                raise ToolError(f"Toolbox '{toolbox}' could not be opened. {why}")
-            if answer["servers_connected"] or anyio.current_time() >= late:
-                return answer
-
-    def route(self, toolbox: str, name: str) -> tuple[str, str]:
-        """The server and the tool of a full name; `ToolError` if it leads nowhere."""
-        servers = self.configured(toolbox).servers
-        try:
-            prefix, server, tool = split_tool_name(name)
-        except ValueError:
-            form = "the name is not of the form {toolbox}__{server}__{tool}"
-            raise ToolError(form + self.suggest(toolbox, name)) from None
-        if prefix != toolbox:
-            instead = f"pass toolbox_name '{prefix}', or a tool of this one"
-            raise ToolError(f"the name is one of toolbox '{prefix}': {instead}")
-        if server not in servers:
-            raise ToolError(f"it has no server '{server}', only {', '.join(servers)}")
-        return server, tool
-
-    async def use_tool(
-        self, toolbox: str, name: str, params: JSON, on_progress: ProgressFnT | None
-    ) -> JSON:
-        """Call a tool by its full name, on its server, started if it is not up.
-
-        `params` are the wire parameters of `tools/call` without the name, the result
-        is the server's as it came. Raises `ToolError` if there is no such tool or its
-        server failed, `MCPError` for the server's own JSON-RPC error.
-        """
-        server, tool = self.route(toolbox, name)
-        for _ in range(2):  # a life can end at any moment, but a call is sent only once
-            life = self.start(toolbox, server)
-            if tool not in life.tools:
-                with anyio.move_on_after(ANSWER_TIMEOUT):
-                    await life.refreshed(anyio.current_time() + OPEN_TIMEOUT)
-            if not life.settled.is_set():
-                raise ToolError(f"server '{life.name}' is still starting: call again")
+    None if it is neither: a log line may have an `id` and an `error`, too.
+    """
+    with suppress(ValidationError):
+        return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+    # The SDK's parser fails on half a surrogate pair as well, and on deep nesting.
+    try:
+        message = decode_json(line.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+    match message:
+        case {"jsonrpc": "2.0", "method": _}:
+            with suppress(ValidationError):
+                adapter = types.jsonrpc_message_adapter
+                return adapter.validate_python(message, by_name=False)
+        case {"jsonrpc": "2.0", "id": str() | int() as request_id}:
+            kind = types.JSONRPCError if "error" in message else types.JSONRPCResponse
             try:
-                if life.up and tool in life.tools:
-                    return await life.call({"name": tool, **params}, on_progress)
-            except MCPError as error:
-                if error.data != _UNREACHED:
-                    raise
-            if life.up:
-                unknown = f"server '{life.name}' has no tool '{tool}'"
-                raise ToolError(unknown + self.suggest(toolbox, name))
-            if not life.listed:  # it has not even started
-                break
-        raise ToolError(f"server '{life.name}' has not seen the call: {life.why()}")
+                return kind.model_validate(message, by_name=False)
+            except ValidationError as error:
+                return _error_response(request_id, _failure(explain(error)))
+    return None
 
-    def suggest(self, toolbox: str, name: str) -> str:
-        """A question after the tools whose full names come close to this one."""
-        lives = [it for it in self.open_toolboxes.get(toolbox, {}).values() if it.up]
-        names = [tool["name"] for life in lives for tool in _shown(life)]
-        close = difflib.get_close_matches(name, names, cutoff=0.5)
-        return f". Did you mean {' or '.join(close)}?" if close else ""
 
-    async def tell_servers(self, news: _News) -> None:
-        """Pass on what the client lets its servers know: see `Life.tell`."""
-        async with anyio.create_task_group() as tasks:
-            for lives in self.open_toolboxes.values():
-                for life in lives.values():
-                    tasks.start_soon(life.tell, news)
+def _failure(message: str, mark: str = _FAILED) -> MCPError:
+    return MCPError(types.INTERNAL_ERROR, message, mark)
+
+
+def _error_response(request_id: types.RequestId, error: MCPError) -> types.JSONRPCError:
+    return types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error.error)
+
+
+def _dump(message: types.JSONRPCMessage) -> bytes:
+    return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+
+
+async def _lines(
+    read: Callable[[int], Awaitable[bytes]], limit: int = _LINE_LIMIT
+) -> AsyncIterator[bytes]:
+    """The lines that can be read, without their ends, cut where they pass `limit`.
+
+    asyncio's own `readline` would keep twice the limit in memory.
+    """
+    line = bytearray()
+    # A pipe that breaks is one that ends.
+    with suppress(OSError):
+        while chunk := await read(_CHUNK):
+            *ends, rest = chunk.split(b"\n")
+            for end in ends:
+                yield bytes(line + end)
+                line.clear()
+                # Who writes without end would have the event loop to himself.
+                await asyncio.sleep(0)
+            line += rest
+            if len(line) > limit:
+                yield bytes(line[:_LOG_LIMIT])
+                line.clear()
+    if line:
+        yield bytes(line)
+
+
+# SubprocessStreamProtocol is in asyncio's documentation of `Process`, but not in its
+# `__all__`: it makes the three pipes stream readers and writers.
+class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
+    """A server process: its stdout as messages, its stderr as log lines, its end.
+
+    The SDK's `stdio_client` takes the end of stdout, which a child may hold open, for
+    the end of the server, leaves such a child running, and does not tell the status.
+    """
+
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(_CHUNK, asyncio.get_running_loop())
+        self.streams = Streams(self._messages(), self._send, MAX_QUESTIONS)
+        self._connection = connection
+        self._exited = anyio.Event()
+        self._stdin_copy: int | None = None
+        self._has_sent = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._process = cast(asyncio.SubprocessTransport, transport)
+        self._stderr_read = asyncio.create_task(self._read_stderr())
+        if sys.platform != "win32":
+            # In a copy of the pipe it shows, after the end, what was not read of it.
+            pipe = self.stdin.get_extra_info("pipe")
+            # A process that has exited at once has it closed already.
+            if not pipe.closed:
+                self._stdin_copy = os.dup(pipe.fileno())
+
+    def process_exited(self) -> None:
+        super().process_exited()
+        self._exited.set()
+        self.streams.release()
+        self.stdin.close()
+        # Its children may hold its output open for as long as they like.
+        asyncio.get_running_loop().call_later(DRAIN_TIMEOUT, self._process.close)
+
+    async def _messages(self) -> AsyncIterator[SessionMessage]:
+        """What the server says on stdout, until all of it was read and it has ended."""
+        async for line in _lines(self.stdout.read):
+            message = _read_message(line)
+            if message is None:
+                self._connection.log_output(line.decode(errors="replace"))
+            else:
+                yield SessionMessage(message)
+        self.stdin.close()
+        await asyncio.wait([self._stderr_read], timeout=DRAIN_TIMEOUT)
+        self._connection.has_read_all = self._has_read_all()
+        self._connection.mark_closed(self._describe_status())
+
+    async def _read_stderr(self) -> None:
+        async for line in _lines(self.stderr.read, _LOG_LIMIT):
+            self._connection.log_output(line.decode(errors="replace"))
+        # Who waits for this task wants to know the status.
+        await self._exited.wait()
+
+    def _describe_status(self) -> str:
+        status = self._process.get_returncode()
+        if status is None:
+            return "closed its stdout"
+        if status >= 0:
+            return f"exited with status {status}"
+        names = {each.value: each.name for each in signal.Signals}
+        return f"was killed by {names.get(-status, f'signal {-status}')}"
+
+    def _has_read_all(self) -> bool:
+        """Whether something was written to its stdin and nothing is left in the pipe."""
+        if sys.platform == "win32":
+            return True  # it cannot be asked there
+        if self._stdin_copy is None or not self._has_sent:
+            return False
+        import fcntl
+        import termios
+
+        unread = fcntl.ioctl(self._stdin_copy, termios.FIONREAD, bytes(4))
+        return not any(unread)
+
+    async def _send(self, item: SessionMessage) -> None:
+        message = item.message
+        if not self.stdin.is_closing():
+            self.stdin.write(_dump(message) + b"\n")
+            self._has_sent = self._has_sent or not self.stdin.is_closing()
+        # The write itself may have shown that nobody reads it.
+        if self.stdin.is_closing() and isinstance(message, types.JSONRPCRequest):
+            # Why is known only when the rest of its output has been read.
+            with anyio.move_on_after(2 * DRAIN_TIMEOUT):
+                await self._connection.closed.wait()
+            self._connection.mark_closed("closed its stdin")
+            raise _failure("the server has not seen it", _UNREACHED)
+        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+            # Only so does `Streams` hold up a server that asks and does not read. A
+            # request or its cancellation must not wait for such a server.
+            with suppress(ConnectionError):
+                await self.stdin.drain()
+
+    async def stop(self) -> None:
+        """Close its stdin, then SIGTERM, then SIGKILL; its children go with it.
+
+        https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
+        """
+        self.stdin.close()
+        if self._stdin_copy is not None:
+            os.close(self._stdin_copy)
+        for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
+            with anyio.move_on_after(EXIT_GRACE):
+                await self._exited.wait()
+                # A launcher may end before its worker, whose end nobody tells us.
+                while self._signal_group(0):
+                    await anyio.sleep(0.02)
+            self._signal_group(number)
+        await asyncio.wait([self._stderr_read], timeout=DRAIN_TIMEOUT)
+        self._process.close()
+
+    def _signal_group(self, number: int) -> bool:
+        """Signal the process and its children, and tell if any is left; 0 only asks."""
+        if sys.platform != "win32":
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.get_pid(), number)
+                return True
+        elif number:
+            self._process.kill()
+        return False
 
 
 @asynccontextmanager
-async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]:
-    """A workbench whose servers are all stopped when the block is left."""
-    async with anyio.create_task_group() as owners:
-        try:
-            yield Workbench(config, owners)
-        finally:
-            owners.cancel_scope.cancel()
+async def _process_transport(connection: Connection) -> AsyncIterator[Streams]:
+    """Start a server's process and speak to it over stdin and stdout."""
+    config = connection.config
+    command = config.command
+    if sys.platform == "win32":
+        command = get_windows_executable_command(command)
+    env = dict(os.environ)
+    for name in connection.workbench.config.variables:
+        env.pop(name, None)
+    # What the SDK always passes, such as PATH, is never withheld.
+    env |= get_default_environment() | dict(config.env)
+    loop = asyncio.get_running_loop()
+    factory = functools.partial(_ServerProcess, connection)
+    start = loop.subprocess_exec(
+        factory, command, *config.args, env=env, cwd=config.cwd, start_new_session=True
+    )
+    try:
+        # Cancelled half way, it might run with nobody to stop it.
+        with anyio.CancelScope(shield=True):
+            _, process = await start
+    except FileNotFoundError as error:
+        if " " in command and error.filename == command:
+            hint = "put the arguments of a command into 'args'"
+            raise OSError(f"{explain(error)}: {hint}") from None
+        raise
+    try:
+        yield process.streams
+    finally:
+        with anyio.CancelScope(shield=True):
+            await process.stop()
 
 
-# === MCP server =======================================================================
+_SESSION_ID = "mcp-session-id"
+# The method of a request that is never sent: see `_http_transport`.
+_ABORT = "workbench/abort"
+# uvicorn and Node close a connection that was idle for 5 seconds: a request that comes
+# just then would be lost.
+_IDLE_TIMEOUT = 2.0
+# The most of an event over the older SSE transport, in the SDK.
+_SSE_LIMIT = 1 << 20
+_ENDPOINT = re.compile(rb"(?m)^event: ?endpoint\r?\ndata: ?(\S+)")
+# By these, the end of a host that has vanished shows after a minute.
+_TCP_OPTIONS = {
+    "TCP_KEEPIDLE": 30,  # seconds
+    "TCP_KEEPALIVE": 30,  # the same on macOS
+    "TCP_KEEPINTVL": 10,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 60_000,  # milliseconds
+}
 
 
-_Context = ServerRequestContext[Any]
-_COMPLETE = {"resultType": "complete"}  # a 2026-07-28 client needs it
-Run = Callable[..., Awaitable[JSON | str]]
-Registry = dict[str, tuple[types.Tool, Any, Run]]
+async def _keep_alive(event: str, info: Mapping[str, Any]) -> None:
+    """Have the system probe a connection that is silent; a trace function of httpcore.
+
+    Without it, a call to a host that has vanished is never answered.
+    """
+    if event != "connection.connect_tcp.complete":
+        return
+    tcp = info["return_value"].get_extra_info("socket")
+    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _TCP_OPTIONS.items():
+        if hasattr(socket, name):
+            tcp.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def tool(registry: Registry, title: str, **more: Any) -> Callable[[Run], Run]:
-    """Add a function to a registry as a tool of its name, described by its docstring.
+@dataclass
+class _Events(httpx2.AsyncByteStream):
+    """The body of an event stream, decoded, with what can be made of its messages."""
 
-    Its parameters after the context are the tool's arguments: of their types, pydantic
-    makes the JSON schema and the model that checks what comes. `more` are further
-    fields of the tool. The function returns a wire result or, for short, a text; a
-    `ToolError` that it raises becomes a result with `isError`.
+    response: httpx2.Response
+    connection: Connection
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        is_sse = self.connection.config.transport == "sse"
+        parts: list[bytes] = []
+        async for chunk in self.response.aiter_bytes():
+            # Only whole lines go on: an escape may be cut in two anywhere.
+            end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
+            parts.append(chunk[:end])
+            if end:
+                events = b"".join(parts)
+                parts = []
+                if is_sse:
+                    self._check_sse(events)
+                yield b"".join(map(self._repair, events.splitlines(keepends=True)))
+            parts.append(chunk[end:])
+        yield b"".join(parts)
+        if is_sse:
+            self.connection.mark_closed("closed its event stream")
+
+    def _repair(self, line: bytes) -> bytes:
+        """A line, with what can be made of an answer that the SDK would drop."""
+        if not line.startswith(b"data:"):
+            return line
+        with suppress(ValidationError):
+            types.jsonrpc_message_adapter.validate_json(line[5:], by_name=False)
+            return line
+        message = _read_message(line[5:])
+        return line if message is None else b"data:" + _dump(message) + b"\n"
+
+    def _check_sse(self, events: bytes) -> None:
+        """Say what the SDK's `sse_client` fails on, for it tells nobody in time."""
+        url = self.response.request.url
+        for endpoint in _ENDPOINT.findall(events):
+            target = url.join(endpoint.decode(errors="replace"))
+            if (target.scheme, target.netloc) != (url.scheme, url.netloc):
+                elsewhere = f"another origin, {target.copy_with(query=None)}"
+                self.connection.mark_closed(f"its messages were to go to {elsewhere}")
+        if len(events) > _SSE_LIMIT:
+            limit = f"sent more than {_SSE_LIMIT:,} bytes at once"
+            self.connection.mark_closed(f"{limit}, which the transport sse cannot take")
+
+    async def aclose(self) -> None:
+        await self.response.aclose()
+
+
+class _HttpClient(httpx2.AsyncClient):
+    """Answers in the server's place where something goes wrong with one request.
+
+    An exception would end the SDK's transport, and with it every other call in flight
+    on the same server; an error status would not be named. `send` is overridden, and no
+    `transport` is passed, because that would switch the environment's proxies off.
     """
 
-    def add(run: Run) -> Run:
-        # Between the context and the result.
-        _, *arguments, _ = inspect.get_annotations(run, eval_str=True).items()
-        strict: JSON = {"__config__": {"strict": True, "extra": "forbid"}}
-        model = create_model(run.__name__, **strict, **dict(arguments))
-        schema = model.model_json_schema()
-        for part in (schema, *schema["properties"].values()):
-            for needless in ("title", "additionalProperties"):  # a model reads it all
-                part.pop(needless, None)
-        about: JSON = {"title": title, "description": run.__doc__, **more}
-        declared = types.Tool(name=run.__name__, input_schema=schema, **about)
-        registry[run.__name__] = declared, model, run
-        return run
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(
+            headers=dict(connection.config.headers),
+            # A call may be silent for ever, or take long to be sent.
+            timeout=httpx2.Timeout(HTTP_TIMEOUT, read=None, write=None),
+            # Any number of others may be silent beside it.
+            limits=httpx2.Limits(keepalive_expiry=_IDLE_TIMEOUT),
+        )
+        self._connection = connection
+        self._is_sse = connection.config.transport == "sse"
 
-    return add
+    async def send(self, request: httpx2.Request, **_: Any) -> httpx2.Response:
+        if request.method == "GET":
+            # One that resumes the answer of a call may come from a server that is dead.
+            is_resumption = "last-event-id" in request.headers
+            with anyio.fail_after(HTTP_TIMEOUT if is_resumption else None):
+                return await self._exchange(request)
+        if request.method == "DELETE":
+            # At the end of a session the task is cancelled already.
+            with anyio.CancelScope(shield=True):
+                return await self._send_oneway(request, EXIT_GRACE)
+        message = json.loads(request.content)
+        if "method" not in message or "id" not in message:
+            return await self._send_oneway(request, HTTP_TIMEOUT)
+        if self._is_sse:
+            # Its answer comes over the one event stream.
+            return await self._send_oneway(request, None)
+        return await self._send_request(request, message)
 
-
-def tool_server(name: str, registry: Registry, **options: Any) -> Server[Any]:
-    """A low-level MCP server (`options` are the SDK's); errors become results here."""
-
-    async def list_tools(*_: object) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[it[0] for it in registry.values()])
-
-    async def call_tool(context: _Context, params: types.CallToolRequestParams) -> JSON:
-        if params.name not in registry:
-            text = f"Tool '{params.name}' not found: use {' and '.join(registry)}"
-            raise MCPError(types.INVALID_PARAMS, text)
-        _, model, run = registry[params.name]
+    async def _send_request(
+        self, request: httpx2.Request, message: JSON
+    ) -> httpx2.Response:
+        """The answer to a JSON-RPC request: an event stream, or one message."""
+        headers = {"content-type": "application/json"}
         try:
-            arguments = dict(model.model_validate(params.arguments or {}))
-            result = await run(context, **arguments)
-        except ValidationError as error:
-            problems = [f"'{each['loc'][0]}': {each['msg']}" for each in error.errors()]
-            why = f"Invalid arguments for tool '{params.name}': {'; '.join(problems)}"
-            return {**_text_result(why), "isError": True}
-        except ToolError as error:
-            return {**_text_result(str(error)), "isError": True}
-        return _text_result(result) if isinstance(result, str) else result
+            if message["method"] == _ABORT:
+                raise _failure("the call was cancelled")
+            response = await self._exchange(request)
+            if isinstance(response.stream, _Events):
+                return response
+            answer = _read_message(response.content)
+            if not isinstance(answer, types.JSONRPCResponse | types.JSONRPCError):
+                kind = response.headers.get("content-type", "nothing")
+                raise self._failed(f"{_status(response)} with {kind}, no answer", _LOST)
+            answer.id = message["id"]
+            headers[_SESSION_ID] = response.headers.get(_SESSION_ID, "")
+        except MCPError as error:
+            answer = _error_response(message["id"], error)
+        body = _dump(answer)
+        return httpx2.Response(200, headers=headers, content=body, request=request)
 
-    options |= {"on_list_tools": list_tools, "on_call_tool": call_tool}
-    return Server(name, version=__version__, **options)
+    async def _send_oneway(
+        self, request: httpx2.Request, timeout: float | None
+    ) -> httpx2.Response:
+        """Send what has no answer: a notification, an answer, the end of a session."""
+        try:
+            with anyio.move_on_after(timeout):
+                response = await self._exchange(request)
+                await response.aclose()
+        except MCPError as error:
+            log.debug("%s: %s", self._connection.name, error.message)
+            if self._is_sse:
+                # A call waits for an answer that has no other way to come.
+                self._connection.mark_closed(error.message)
+        return httpx2.Response(204, request=request)
+
+    async def _exchange(self, request: httpx2.Request) -> httpx2.Response:
+        """The response to a request; an `MCPError` with the status if it fails."""
+        try:
+            response = await self._fetch(request)
+        except httpx2.RequestError as error:
+            raise self._request_failed(error) from None
+        if _has_events(response):
+            # Without the charset, which PHP adds by itself: events are UTF-8. And
+            # without the encoding, which is undone.
+            headers = {"content-type": "text/event-stream"}
+            headers[_SESSION_ID] = response.headers.get(_SESSION_ID, "")
+            events = _Events(response, self._connection)
+            return httpx2.Response(200, headers=headers, stream=events, request=request)
+        if response.is_success:
+            return response
+        if await self._has_lost_session(request, response):
+            self._connection.mark_closed("ended the session")
+            mark = _UNREACHED if _SESSION_ID in request.headers else _FAILED
+            raise self._failed(_status(response), mark)
+        raise self._refusal(response)
+
+    async def _fetch(self, request: httpx2.Request) -> httpx2.Response:
+        """The response after redirects that the SDK follows; read, if not events."""
+        request.extensions["trace"] = _keep_alive
+        response = await super().send(request, stream=True)
+        for _ in range(self.max_redirects):
+            following = next_request_within_origin(response)
+            if following is None:
+                break
+            await response.aclose()
+            response = await super().send(following, stream=True)
+        if not _has_events(response):
+            # Nobody waits for the rest of an error.
+            timeout = None if response.is_success else HTTP_TIMEOUT
+            with anyio.move_on_after(timeout):
+                async with aclosing(response):
+                    await response.aread()
+        return response
+
+    async def _has_lost_session(
+        self, request: httpx2.Request, response: httpx2.Response
+    ) -> bool:
+        """Whether a refusal is one of the session, and not of what was asked in it.
+
+        Servers have many words for it, and a tool may have the same: so it is one if a
+        ping is refused with the very same. Where they do not speak of a session, it
+        takes the 404 that the protocol has for it.
+        """
+        names_it = b"session" in response.content.lower()
+        if response.status_code != 404 and not names_it:
+            return False
+        is_up = self._connection.settled.is_set() and not self._is_sse
+        is_asked = request.method == "POST" and b'"method"' in request.content
+        if not (is_up and is_asked and 400 <= response.status_code < 500):
+            return False
+        # With the id of what was refused: only so are the refusals the same.
+        request_id = json.loads(request.content).get("id", "ping")
+        content = compact({"jsonrpc": "2.0", "id": request_id, "method": "ping"})
+        headers = request.headers.copy()
+        del headers["content-length"]
+        ping = httpx2.Request("POST", request.url, headers=headers, content=content)
+        faults = suppress(httpx2.RequestError, httpx2.ResponseNotRead)
+        with anyio.move_on_after(HTTP_TIMEOUT), faults:
+            pong = await self._fetch(ping)
+            await pong.aclose()
+            is_same = pong.status_code == response.status_code
+            return is_same and pong.content == response.content
+        return False
+
+    def _refusal(self, response: httpx2.Response) -> MCPError:
+        """The error of a response that is no success."""
+        status = _status(response)
+        if response.next_request is not None:
+            target = response.next_request.url.copy_with(query=None, userinfo=b"")
+            return self._failed(f"{status} to {target} is not followed")
+        if response.status_code in (401, 403):
+            return self._failed(f"{status}: check 'headers' in the configuration")
+        if response.status_code == 405 and not self._is_sse:
+            status += ': an older server? Add "type": "sse" to its configuration'
+        with suppress(ValidationError, httpx2.ResponseNotRead):
+            own = types.JSONRPCError.model_validate_json(response.content)
+            return MCPError.from_error_data(own.error)
+        return self._failed(status)
+
+    def _request_failed(self, error: httpx2.RequestError) -> MCPError:
+        reason = explain(error)
+        if isinstance(error, httpx2.TimeoutException):
+            reason = f"no answer within {HTTP_TIMEOUT:g} seconds"
+        is_unsent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+        return self._failed(reason, _FAILED if is_unsent else _LOST)
+
+    def _failed(self, reason: str, mark: str = _FAILED) -> MCPError:
+        return _failure(f"{self._connection.config.url}: {reason}", mark)
 
 
-def _text_result(text: str) -> JSON:
-    return {"content": [{"type": "text", "text": text}], **_COMPLETE}
+def _status(response: httpx2.Response) -> str:
+    return f"HTTP {response.status_code} {response.reason_phrase}"
 
 
-def _compact(value: Any) -> str:
-    return to_json(value, inf_nan_mode="null").decode()
+def _has_events(response: httpx2.Response) -> bool:
+    kind = response.headers.get("content-type", "").lower()
+    return response.is_success and kind.startswith("text/event-stream")
 
 
-META_TOOLS: Registry = {}
-_HARMLESS = types.ToolAnnotations(destructive_hint=False, idempotent_hint=True)
-# Claude Code cuts the result of any other tool at 50,000 characters.
-_LARGE = {"anthropic/maxResultSizeChars": 200_000}
-_FULL_NAME = "Full name from open_toolbox: {toolbox}__{server}__{tool}"
-_FullName = Annotated[str, Field(description=_FULL_NAME)]
-_ARGUMENTS: Any = Field({}, description="What the tool's inputSchema asks for")
-# Models tend to send an object as a string that holds it: that is taken for it.
-_OBJECT = BeforeValidator(lambda it: _decoded("{}" if it in (None, "") else it))
-_Arguments = Annotated[JSON, _OBJECT, _ARGUMENTS]
-# Errors of a server that are no use to a model.
-_FOR_CLIENT = (types.URL_ELICITATION_REQUIRED, types.MISSING_REQUIRED_CLIENT_CAPABILITY)
+@asynccontextmanager
+async def _http_transport(connection: Connection) -> AsyncIterator[Streams]:
+    """Speak to a remote server over Streamable HTTP or the older SSE transport."""
+    http = _HttpClient(connection)
+    url = connection.config.url
+    transport: Any
+    if connection.config.transport == "sse":
+        transport = sse_client(url, httpx_client_factory=lambda *_, **__: http)
+    else:
+        transport = streamable_http_client(
+            url, http_client=http, max_sse_event_size=None
+        )
 
+    async def messages() -> AsyncIterator[SessionMessage]:
+        async for item in read:
+            if isinstance(item, SessionMessage):
+                streams.last_context = read.last_context
+                yield item
+        connection.mark_closed("closed the connection")
 
-@tool(META_TOOLS, "Open Toolbox", annotations=_HARMLESS, _meta=_LARGE)
-async def open_toolbox(context: _Context, toolbox_name: str) -> str:
-    """Start a toolbox's servers and get their tools with input schemas."""
-    workbench: Workbench = context.lifespan_context
-    workbench.client = context.session
-    on_progress = context.session.report_progress
-    return _compact(await workbench.open_toolbox(toolbox_name, on_progress))
+    async def send(item: SessionMessage) -> None:
+        # Not waited for: the SDK sends a notification only after the one before.
+        sending.start_soon(write.send, item)
+        match item.message:
+            case types.JSONRPCNotification(params={"requestId": str() | int() as it}):
+                sending.start_soon(abort, it)  # it is cancelled
 
+    async def abort(request_id: types.RequestId) -> None:
+        """Stop reading the answer to a cancelled request, which may never come."""
+        # The server may still take back what it has asked in that call.
+        await anyio.sleep(LAST_WORDS)
+        # The SDK's `_in_flight_posts` drops a request whose id is used again.
+        request = types.JSONRPCRequest(jsonrpc="2.0", id=request_id, method=_ABORT)
+        await write.send(SessionMessage(request))
 
-@tool(META_TOOLS, "Use Tool", annotations=types.ToolAnnotations(destructive_hint=True))
-async def use_tool(
-    context: _Context, toolbox_name: str, tool_name: _FullName, arguments: _Arguments
-) -> JSON:
-    """Call a tool of a toolbox and get its own result."""
-    workbench: Workbench = context.lifespan_context
-    workbench.client = session = context.session
-    wire = context.params or {}
-    meta = wire.get("_meta") or {}
-    of_this_hop = re.compile(r"progressToken$|io\.modelcontextprotocol/")
-    passed_on = {k: v for k, v in meta.items() if not of_this_hop.match(k)}
-    retry = {k: wire[k] for k in ("inputResponses", "requestState") if k in wire}
-    params = {"arguments": arguments, "_meta": passed_on, **retry}
-    on_progress = session.report_progress if "progressToken" in meta else None
-    try:
-        result = await workbench.use_tool(toolbox_name, tool_name, params, on_progress)
-        return _deliverable(result, session)
-    except MCPError as error:
-        if retry or error.code in _FOR_CLIENT:
-            raise
-        failure = f"the server answered with error {error.code}: {explain(error)}"
-    except ToolError as error:
-        failure = str(error)
-    place = f"tool '{tool_name}' in toolbox '{toolbox_name}'"
-    raise ToolError(workbench.config.mask(f"Error executing {place}: {failure}"))
-
-
-def _deliverable(result: JSON, session: ServerSession) -> JSON:
-    """A downstream result in what the client's protocol era can carry."""
-    if _is_modern(session):
-        return {**_COMPLETE, **result}
-    if result.get("resultType") == "input_required":
-        raise ToolError("it asks for input as only 2026-07-28 clients understand")
-    if not isinstance(result.get("structuredContent", {}), dict):
-        # Older eras know objects alone, and the SDK would refuse the whole result.
-        return {k: v for k, v in result.items() if k != "structuredContent"}
-    return result
-
-
-_DEMO_NOTE = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
-_USAGE = "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
-
-
-def instructions(config: WorkbenchConfig) -> str:
-    """What a client is told about the toolboxes on connecting, in plain text."""
-    if not config.toolboxes:
-        return f"No toolboxes configured. Add them to 'toolboxes' in {config.source}."
-    lines = ["Available Toolboxes:", ""]
-    for name, toolbox in config.toolboxes.items():
-        lines += [f"{name} ({counted(len(toolbox.servers), 'server')})"]
-        lines += [f"  Description: {toolbox.description}", ""]
-    return "\n".join([*lines, _USAGE] + ["", _DEMO_NOTE] * (not config.source))
-
-
-def meta_tools(config: WorkbenchConfig) -> Registry:
-    """The two meta-tools, with the names that a toolbox may have."""
-    tools = {n: (it[0].model_copy(deep=True), *it[1:]) for n, it in META_TOOLS.items()}
-    if names := list(config.toolboxes):  # many clients do not show the instructions
-        properties = tools["open_toolbox"][0].input_schema["properties"]
-        properties["toolbox_name"]["enum"] = names
-    return tools
-
-
-def create_server(config: WorkbenchConfig) -> Server[Any]:
-    """The workbench as a low-level MCP server, to be run over any transport."""
-
-    async def set_level(context: _Context, params: Any) -> types.EmptyResult:
-        workbench: Workbench = context.lifespan_context
-        workbench.log_level = news = types.SetLevelRequest(params=params)
-        await workbench.tell_servers(news)
-        return types.EmptyResult()
-
-    async def roots_changed(context: _Context, _: object) -> None:
-        news = types.RootsListChangedNotification()
-        await context.lifespan_context.tell_servers(news)
-
-    server = tool_server(
-        "mcp-workbench",
-        meta_tools(config),
-        instructions=instructions(config),
-        lifespan=lambda _: running_workbench(config),
-    )
-    # Not as arguments: those say that logging and roots are deprecated in 2026-07-28.
-    level, roots = "logging/setLevel", "notifications/roots/list_changed"
-    server.add_request_handler(level, types.SetLevelRequestParams, set_level)
-    server.add_notification_handler(roots, types.NotificationParams, roots_changed)
-    return server
+    streams = Streams(messages(), send, MAX_QUESTIONS)
+    # The client has no exit of its own that would wait for what is still open.
+    async with (
+        aclosing(http),
+        transport as (read, write),
+        anyio.create_task_group() as sending,
+    ):
+        yield streams
+        sending.cancel_scope.cancel()
 
 
 # === Built-in toolbox =================================================================
+# A server of our own with two tools, in the same kind of registry, over stdio or HTTP.
 
 
 TOOLBOX_TOOLS: Registry = {}
 _Text = Annotated[str, Field(description="The text to echo back.")]
-_IANA = "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to UTC."
-_Timezone = Annotated[str, Field("UTC", description=_IANA)]
+_ZONE = "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to UTC."
+_Timezone = Annotated[str, Field(default="UTC", description=_ZONE)]
 
 
-@tool(TOOLBOX_TOOLS, "Echo Tool")
-async def echo(_: _Context, text: _Text) -> str:
+@register(TOOLBOX_TOOLS, "Echo Tool")
+async def echo(context: RequestContext, text: _Text) -> str:
     """A simple tool that returns the text it was given."""
     return text
 
 
-@tool(TOOLBOX_TOOLS, "Time Tool")
-async def time(_: _Context, timezone: _Timezone) -> str:
+@register(TOOLBOX_TOOLS, "Time Tool")
+async def time(context: RequestContext, timezone: _Timezone) -> str:
     """Returns the current server time, optionally in a specific timezone."""
-    zone: datetime.tzinfo = datetime.UTC  # which needs no zone data, unlike any other
+    # UTC needs no zone data, unlike any other.
+    zone: datetime.tzinfo = datetime.UTC
     if timezone != "UTC":
         try:
             zone = zoneinfo.ZoneInfo(timezone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-            why = f"Unknown timezone {timezone!r}: expected an IANA name (Europe/Paris)"
-            raise ToolError(why) from None
+            about = (
+                f"Unknown timezone {timezone!r}: expected an IANA name (Europe/Paris)"
+            )
+            raise ToolError(about) from None
     return datetime.datetime.now(zone).isoformat(timespec="seconds")
 
 
 def create_toolbox_server() -> Server[Any]:
     """The built-in toolbox as a low-level MCP server."""
-    return tool_server("mcp-toolbox", TOOLBOX_TOOLS)
+    return tool_server("mcp-toolbox", TOOLBOX_TOOLS, make_mask(()))
 
 
 def toolbox_app(address: str) -> Any:
-    """The built-in toolbox, bound to `address`, as an ASGI application (seed 001).
+    """The built-in toolbox, bound to this IP address, as an ASGI application.
 
-    `/mcp` speaks Streamable HTTP; a GET without a session opens the older SSE
+    `/mcp` speaks Streamable HTTP. A GET without a session opens the older SSE
     transport, whose messages are posted to `/mcp/messages?sessionId=...`.
+    https://modelcontextprotocol.io/specification/2024-11-05/basic/transports
     """
     server = create_toolbox_server()
-    http = server.streamable_http_app(host="")  # with no host, it leaves checks to us
+    # With no host, it leaves the checks of Host and Origin to us.
+    http = server.streamable_http_app(host="")
     sse = SseServerTransport("/mcp/messages")
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":  # the lifespan of the Streamable HTTP sessions
+        if scope["type"] != "http":
+            # The lifespan of the Streamable HTTP sessions.
             return await http(scope, receive, send)
         request = Request(scope, receive)
-        path, method = request.url.path, request.method
-        if (refusal := await _refusal(request, address)) is not None:
+        is_stream = request.method == "GET" and not request.headers.get(_SESSION_ID)
+        refusal = await _check_origin(request, address)
+        if refusal is not None:
             await refusal(scope, receive, send)
-        elif path == "/mcp/messages":  # whose query the SDK spells in its own way
+        elif request.url.path == "/mcp/messages":
             query = scope["query_string"].replace(b"sessionId=", b"session_id=")
             scope = {**scope, "query_string": query}
-            await sse.handle_post_message(scope, receive, _as_in_the_seed(send))
-        elif (path, method) == ("/mcp", "GET") and not request.headers.get(_SESSION_ID):
-            stream = sse.connect_sse(scope, receive, _as_in_the_seed(send))
+            await sse.handle_post_message(scope, receive, _with_session_id(send))
+        elif request.url.path == "/mcp" and is_stream:
+            stream = sse.connect_sse(scope, receive, _with_session_id(send))
             async with stream as (read, write):
                 await server.run(read, write, server.create_initialization_options())
         else:
@@ -1571,24 +2278,26 @@ def toolbox_app(address: str) -> Any:
     return app
 
 
-async def _refusal(request: Request, address: str) -> Any:
+async def _check_origin(request: Request, address: str) -> Any:
     """Check Host and Origin (DNS rebinding); the response if they are wrong."""
     hosts = [request.headers.get("host", "")]
     if ipaddress.ip_address(address).is_loopback:
-        names = {"127.0.0.1", "localhost", "[::1]", address}
-        hosts = [host for name in names for host in (name, f"{name}:*")]
-    origins = [f"{scheme}://{host}" for scheme in ("http", "https") for host in hosts]
-    allowed: JSON = {"allowed_hosts": hosts, "allowed_origins": origins}
-    settings = security.TransportSecuritySettings(**allowed)
+        names = ["127.0.0.1", "localhost", "[::1]", address]
+        hosts = names + [f"{name}:*" for name in names]
+    origins = [f"http://{host}" for host in hosts]
+    origins += [f"https://{host}" for host in hosts]
+    settings = security.TransportSecuritySettings(
+        allowed_hosts=hosts, allowed_origins=origins
+    )
     checks = security.TransportSecurityMiddleware(settings)
     return await checks.validate_request(request)
 
 
-def _as_in_the_seed(send: Any) -> Any:
-    """Answer as the seed says where the SDK has a name and a status of its own."""
+def _with_session_id(send: Any) -> Any:
+    """Name the session `sessionId`, and answer 400, not 404, where there is none."""
 
     async def adapted(message: Any) -> None:
-        if message.get("status") == 404:  # no such session
+        if message.get("status") == 404:
             message = {**message, "status": 400}
         body = message.get("body", b"")
         if body.startswith(b"event: endpoint"):
@@ -1599,51 +2308,100 @@ def _as_in_the_seed(send: Any) -> Any:
 
 
 # === Running ==========================================================================
+# The command line, stdin and stdout, signals, and the log.
+
+# Bytes that a client may leave unread; beyond, it gets answers and nothing else.
+_UNREAD_LIMIT = 4 << 20
+
+
+def exit_by_force_after(seconds: float, status: int) -> None:
+    """End the process then, whatever it still waits for.
+
+    Some things cannot be cancelled: a thread that reads stdin or looks up a name, a
+    writer whose reader does not read.
+    """
+    asyncio.get_running_loop().call_later(seconds, os._exit, status)
 
 
 async def serve_stdio(server: Server[Any]) -> None:
-    """Serve over stdin and stdout until one of them is closed.
-
-    For pipes not with the SDK's streams: they cost three thread switches a message.
-    """
-    options = server.create_initialization_options()
-    loop = asyncio.get_running_loop()
-    exit_soon = functools.partial(loop.call_later, EXIT_TIMEOUT, os._exit, 0)
-    modes = [os.fstat(fd).st_mode for fd in (0, 1)]
+    """Serve over stdin and stdout until one of them is closed."""
+    modes = [os.fstat(descriptor).st_mode for descriptor in (0, 1)]
     are_pipes = all(stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) for mode in modes)
     # What comes in on a socket that is both would be taken for the end of stdout.
-    if not are_pipes or os.path.sameopenfile(0, 1) or sys.platform == "win32":
-        async with stdio_server() as streams:
-            try:
-                await server.run(streams[0], streams[1], options)
-            except anyio.get_cancelled_exc_class():
-                os._exit(0)  # the SDK's reader thread would block until stdin ends
-            exit_soon()  # where nobody reads the last answer
-        os._exit(0)  # so would one that looks up a name, until it has found it
+    is_one_socket = os.path.sameopenfile(0, 1)
+    if are_pipes and not is_one_socket and sys.platform != "win32":
+        await _serve_pipes(server)
+        return
+    async with stdio_server() as (read, write):
+        # Without what the SDK's reader could not read.
+        messages = (item async for item in read if isinstance(item, SessionMessage))
+        try:
+            await _serve(server, Streams(messages, write.send))
+        finally:
+            # All servers are stopped, but the SDK's reader blocks until stdin ends.
+            exit_by_force_after(DRAIN_TIMEOUT, 0)
+
+
+async def _serve(server: Server[Any], client: Streams) -> None:
+    """Serve one client until its messages end."""
+    opening: list[SessionMessage] = []
+
+    async def messages_of_one_run() -> AsyncIterator[SessionMessage]:
+        """The messages up to an `initialize` that comes after `server/discover`."""
+        while opening:
+            yield opening.pop()
+        is_probed = False
+        async for item in client.messages:
+            method = getattr(item.message, "method", "")
+            if method == "initialize" and is_probed:
+                opening.append(item)
+                return
+            is_probed = is_probed or method == "server/discover"
+            yield item
+        exit_by_force_after(EXIT_TIMEOUT, 0)
+
+    while True:
+        streams = Streams(messages_of_one_run(), client.transmit)
+        await server.run(streams, streams, server.create_initialization_options())
+        # The SDK settles for an era at the first request, and would refuse the older
+        # handshake of a client that did not wait for the newer one.
+        if not opening:
+            return
+
+
+async def _serve_pipes(server: Server[Any]) -> None:
+    """Serve without the SDK's streams, which cost three thread switches a message."""
+    loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(_CHUNK)
 
     class Stdout(asyncio.Protocol):
         def connection_lost(self, exc: Exception | None) -> None:
-            exit_soon()
+            exit_by_force_after(EXIT_TIMEOUT, 0)
             scope.cancel()
 
-    async def messages() -> _Messages:
+    async def messages() -> AsyncIterator[SessionMessage]:
         async for line in _lines(reader.read):
-            if (message := _read_message(line)) is not None:
+            message = _read_message(line)
+            if message is not None:
                 yield SessionMessage(message)
-        exit_soon()  # whatever may still hang then
 
-    async def send(message: SessionMessage) -> None:
+    async def send(item: SessionMessage) -> None:
         # Without waiting: a client that does not read must not hold up our end.
-        stdout.write(_dump(message.message) + b"\n")
+        if stdout.get_write_buffer_size() > _UNREAD_LIMIT:
+            if isinstance(item.message, types.JSONRPCNotification):
+                return
+            if isinstance(item.message, types.JSONRPCRequest):
+                # A question that fails so is an error for the server that asks.
+                raise anyio.BrokenResourceError
+        stdout.write(_dump(item.message) + b"\n")
 
     stdin = asyncio.StreamReaderProtocol(reader)
     await loop.connect_read_pipe(lambda: stdin, os.fdopen(0, "rb"))
     stdout, _ = await loop.connect_write_pipe(Stdout, os.fdopen(1, "wb"))
-    wire: Any = _Wire(messages(), send)
     with anyio.CancelScope() as scope:
-        await server.run(wire, wire, options)
-        stdout.close()  # after what is still to be written
+        await _serve(server, Streams(messages(), send))
+        stdout.close()
+        # Until what is still to be written has been, and the scope is cancelled.
         await anyio.sleep_forever()
 
 
@@ -1659,83 +2417,113 @@ def serve_http(address: str) -> int:
     except (ValueError, OverflowError, OSError) as error:
         log.error("Cannot listen on %s (expected [HOST:]PORT): %s", address, error)
         return 1
-    bound, number = listener.getsockname()[:2]  # `host` may be any name for it
-    url = httpx2.URL(scheme="http", host=bound, port=number, path="/mcp")
+    # `host` may be any name for the address.
+    bound, bound_port = listener.getsockname()[:2]
+    url = httpx2.URL(scheme="http", host=bound, port=bound_port, path="/mcp")
     log.info("Toolbox at %s", url)
     if not ipaddress.ip_address(bound).is_loopback:
         log.warning("No authentication: bind to %s in a trusted environment only", host)
-    # Without a timeout it would wait for the open streams.
-    options: JSON = {"log_config": None, "timeout_graceful_shutdown": 1}
-    server = uvicorn.Server(uvicorn.Config(toolbox_app(bound), **options))
+    app = toolbox_app(bound)
+    # Without a timeout, it would wait for the open streams.
+    config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
     # Streams that are open at the end are not errors, as uvicorn has it.
     logging.getLogger("uvicorn.error").addFilter(lambda _: not server.should_exit)
-    return run(0, server.serve, [listener])
-
-
-def _say(text: str) -> None:
-    with suppress(BrokenPipeError):  # nobody reads it any more
-        print(text, flush=True)
-
-
-def _amount(*parts: Any) -> str:
-    size = sum(len(_compact(part).encode()) for part in parts)
-    return f"{size:,} bytes (about {size // 4:,} tokens)"
-
-
-# How a tool is dumped to what clients send to a model.
-_SENT: JSON = {"include": {"name", "description", "input_schema"}, "by_alias": True}
+    return run_until_signal(0, server.serve, [listener])
 
 
 async def check(config: WorkbenchConfig) -> int:
-    """Start every server once, print a line for each as it settles, then sizes.
-
-    The result is an exit status: 1 if a server failed.
-    """
-    states = {True: "ok    ", False: "FAILED"}
-    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-        states = {True: "\033[32mok    \033[0m", False: "\033[31mFAILED\033[0m"}
-
-    async def report(life: Life) -> None:
-        started = anyio.current_time()
-        await life.settled.wait()
-        took = anyio.current_time() - started
-        about = life.failure
-        if about is None:
-            sizes = _amount([*_shown(life)], life.session.instructions or "")
-            about = f"{counted(len(life.tools), 'tool'):9}  {sizes}"
-        _say(f"{life.name:{width}}  {states[not life.failure]}  {took:5.1f} s  {about}")
-
+    """Start every server once and report on each, then sizes; status 1 if one failed."""
+    if not config.toolboxes:
+        _say(f"No server is configured in {config.source}.")
+        return 1
     async with running_workbench(config) as workbench:
-        boxes = config.toolboxes.items()
-        lives = [workbench.start(name, s) for name, box in boxes for s in box.servers]
-        width = max((len(life.name) for life in lives), default=0)
-        async with anyio.create_task_group() as tasks:
-            for life in lives:
-                tasks.start_soon(report, life)
-        has_failed = any(life.failure for life in lives)
-        tools = [t.model_dump(**_SENT) for life in lives for t in life.listed.values()]
-        answers = {name: _compact(workbench.answer(name)) for name in config.toolboxes}
-    meta = [tool.model_dump(**_SENT) for tool, *_ in meta_tools(config).values()]
-    own = _amount(meta, instructions(config))
-    native = f"{_amount(tools)} with {counted(len(tools), 'tool')} listed natively"
-    _say(f"Model context: {own} with the workbench, {native}")
-    for name, answer in answers.items():
-        if len(answer) > LARGE_ANSWER:
-            size = f"{len(answer):,} characters, clients cut more than {LARGE_ANSWER:,}"
-            _say(f"Toolbox '{name}' opens with {size}: split it, or use toolFilters")
-    return int(has_failed)
+        connections = []
+        for toolbox, entry in config.toolboxes.items():
+            for server in entry.servers:
+                connections.append(workbench.start(toolbox, server))
+        width = max(len(_short_name(each)) for each in connections)
+        workbench.task_group.start_soon(_report_waiting, connections)
+        async with anyio.create_task_group() as reports:
+            for connection in connections:
+                reports.start_soon(_report, connection, width)
+        tools: list[types.Tool] = []
+        for connection in connections:
+            if connection.is_up:
+                tools += connection.tools.values()
+        if tools:
+            own = [tool.declared for tool in meta_tools(config).values()]
+            before = _amount(_as_sent(own), instructions(config))
+            native = f"{_amount(_as_sent(tools))} natively"
+            _say(f"Model context: {before} before a toolbox is opened,")
+            _say(f"instead of {native} with {counted(len(tools), 'tool')}")
+        for toolbox, entry in config.toolboxes.items():
+            opened = workbench.answer(toolbox, [*entry.servers], [])["tools"]
+            shortened = sum("inputSchema" not in tool for tool in opened)
+            if shortened:
+                about = f"{shortened} of {len(opened)} tools without inputSchema"
+                _say(f"Toolbox '{toolbox}' opens with {about}: split it, or open parts")
+        return int(not all(each.is_up for each in connections))
 
 
-async def call(config: WorkbenchConfig, name: str, arguments: str = "{}") -> int:
-    """Call one tool by its full name and print its result; the exit status.
+def _short_name(connection: Connection) -> str:
+    # In another client's file, each server is a toolbox of its own name.
+    if connection.toolbox == connection.server:
+        return connection.server
+    return connection.name
 
-    Text is printed as it is, a result with other content as JSON.
-    """
-    given = _decoded(arguments)
+
+async def _report(connection: Connection, width: int) -> None:
+    began = anyio.current_time()
+    await connection.settled.wait()
+    seconds = anyio.current_time() - began
+    state, color, about = "FAILED", 31, connection.reason
+    if connection.is_up:
+        tools = [describe_tool(connection, each) for each in connection.tools.values()]
+        state, color, about = "ok    ", 32, counted(len(tools), "tool")
+        if tools:
+            cost = _amount(tools, connection.session.instructions or "")
+            about = f"{about:9}  {cost}"
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        state = f"\033[{color}m{state}\033[0m"
+    lines = [f"{_short_name(connection):{width}}  {state}  {seconds:5.1f} s  {about}"]
+    if not connection.is_up:
+        lines += connection.stderr
+    _say("\n    ".join(lines))
+
+
+async def _report_waiting(connections: list[Connection]) -> None:
+    while True:
+        await anyio.sleep(10)
+        waiting = [each for each in connections if not each.settled.is_set()]
+        _say(f"Still starting: {', '.join(map(_short_name, waiting))}")
+
+
+def _as_sent(tools: Iterable[types.Tool]) -> list[JSON]:
+    """What clients send to a model of tools."""
+    fields = {"name", "description", "input_schema"}
+    return [tool.model_dump(include=fields, by_alias=True) for tool in tools]
+
+
+def _amount(*parts: Any) -> str:
+    size = sum(len(compact(part).encode()) for part in parts)
+    return f"{size:,} bytes (about {size // 4:,} tokens)"
+
+
+def _say(text: str) -> None:
+    # Nobody may read it any more.
+    with suppress(BrokenPipeError):
+        print(text, flush=True)
+
+
+async def call_once(config: WorkbenchConfig, name: str, arguments: str = "{}") -> int:
+    """Call one tool, print its texts, or JSON if it has others; the exit status."""
     async with running_workbench(config) as workbench:
         try:
+            given = _decode_arguments(arguments)
             if not isinstance(given, dict):
-                raise ToolError("expected its arguments as a JSON object")
+                expected = "expected its arguments as a JSON object"
+                raise ToolError(f"{expected}, got: {arguments}")
             toolbox = name.split("__")[0]
             result = await workbench.use_tool(toolbox, name, {"arguments": given}, None)
         except (ToolError, MCPError) as error:
@@ -1749,51 +2537,60 @@ async def call(config: WorkbenchConfig, name: str, arguments: str = "{}") -> int
     return int(bool(result.get("isError")))
 
 
-def run(interrupted: int, main: Callable[..., Awaitable[Any]], *given: Any) -> int:
-    """Run `main` until it returns a status, or a signal cancels it: `interrupted` then.
+def run_until_signal(
+    status_if_signalled: int, function: Callable[..., Awaitable[Any]], *arguments: Any
+) -> int:
+    """Run a coroutine function until it returns a status, or a signal cancels it.
 
     The handlers stay until the process ends: a second signal must not stop the cleanup.
+    They are not the event loop's, because Windows has none there.
     """
 
-    async def until_signalled() -> int:
+    async def run() -> int:
         loop = asyncio.get_running_loop()
-        soon = loop.call_soon_threadsafe
 
         def on_signal(*_: object) -> None:
-            with suppress(RuntimeError):  # the loop is closed: we are done already
-                # For what nothing else can stop: a thread that looks up a name, say.
-                soon(loop.call_later, EXIT_TIMEOUT, os._exit, interrupted)
-                soon(scope.cancel)
+            # When the loop is closed we are done already.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(stop)
+
+        def stop() -> None:
+            exit_by_force_after(EXIT_TIMEOUT, status_if_signalled)
+            scope.cancel()
 
         with anyio.CancelScope() as scope:
             for name in ("SIGINT", "SIGTERM", "SIGHUP"):
                 if hasattr(signal, name):
                     signal.signal(getattr(signal, name), on_signal)
-            return await main(*given) or 0
-        return interrupted
+            return await function(*arguments) or 0
+        return status_if_signalled
 
-    return anyio.run(until_signalled)
+    return anyio.run(run)
 
 
-def log_to_stderr(mask: Callable[[str], str], level: int) -> None:
-    """Log masked lines to stderr from a level on, but drop what it has no room for.
+class _StderrHandler(logging.Handler):
+    """Writes masked lines to stderr, with tracebacks at the debug level alone.
 
-    A client that does not read our stderr would block whoever writes to it.
+    A client that does not read our stderr would block whoever writes to it: what it
+    has no room for is dropped.
     """
-    is_windows = sys.platform == "win32"  # where no pipe can be asked
 
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if level > logging.DEBUG:
-                record.exc_info = record.exc_text = None
-            line = mask(self.format(record)).encode(errors="replace") + b"\n"
-            with suppress(OSError):  # nobody reads it any more
-                while line and (is_windows or select.select((), (2,), (), 0)[1]):
-                    line = line[os.write(2, line[:512]) :]  # PIPE_BUF: it never blocks
+    def __init__(self, mask: Callable[[str], str]) -> None:
+        super().__init__()
+        self._mask = mask
 
-    form = "%(asctime)s %(levelname)s %(message)s"
-    logging.basicConfig(format=form, handlers=[Handler()])
-    log.setLevel(level)
+    def emit(self, record: logging.LogRecord) -> None:
+        if not log.isEnabledFor(logging.DEBUG):
+            record.exc_info = record.exc_text = None
+        line = self._mask(self.format(record)).encode(errors="replace") + b"\n"
+        # Nobody may read it any more.
+        with suppress(OSError):
+            # On Windows no pipe can be asked for room.
+            while line and (
+                sys.platform == "win32" or select.select((), (2,), (), 0)[1]
+            ):
+                # PIPE_BUF of the POSIX standard: so much never blocks.
+                line = line[os.write(2, line[:512]) :]
 
 
 def parse_command_line(arguments: list[str] | None) -> argparse.Namespace:
@@ -1801,11 +2598,12 @@ def parse_command_line(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add, mode = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
+    add = parser.add_argument
+    add_mode = parser.add_mutually_exclusive_group().add_argument
     add("config", nargs="?", metavar="CONFIG", help="path of the configuration file")
-    mode("--check", action="store_true", help="start every server and report on each")
-    mode("--toolbox", action="store_true", help="serve the built-in echo/time toolbox")
-    mode("--call", nargs="+", metavar=("NAME", "JSON"), help="call one tool")
+    add_mode("--check", action="store_true", help="start every server, report on each")
+    add_mode("--toolbox", action="store_true", help="serve the built-in echo and time")
+    add_mode("--call", nargs="+", metavar=("NAME", "JSON"), help="call one tool")
     add("--http", metavar="[HOST:]PORT", help="serve the toolbox over HTTP")
     add("--verbose", action="store_true", help="log debug lines")
     add("--version", action="version", version=__version__)
@@ -1821,30 +2619,43 @@ def parse_command_line(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; the exit status."""
     options = parse_command_line(arguments)
-    try:
-        config = None if options.toolbox else find_config(options.config, os.environ)
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 1
-    level = logging.WARNING if options.check else logging.INFO  # its table has the rest
-    level = logging.DEBUG if options.verbose else level
-    log_to_stderr(config.mask if config else str, level)
-    if config is None:
-        if options.http is not None:
-            return serve_http(options.http)
-        return run(0, serve_stdio, create_toolbox_server())
+    config = WorkbenchConfig({})
+    if not options.toolbox:
+        try:
+            config = find_config(options.config, os.environ)
+        except ConfigError as error:
+            print(config.mask(str(error)), file=sys.stderr)
+            return 1
+    form = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(format=form, handlers=[_StderrHandler(config.mask)])
+    log.setLevel(logging.INFO)
+    if options.verbose:
+        log.setLevel(logging.DEBUG)
+    elif options.check:
+        log.setLevel(logging.WARNING)  # its table says the rest
     for warning in config.warnings:
         log.warning("%s", warning)
+    if options.http is not None:
+        return serve_http(options.http)
     if options.check:
-        return run(1, check, config)
+        return run_until_signal(1, check, config)
     if options.call:
-        return run(1, call, config, *options.call)
-    names = ", ".join(config.toolboxes) or "no toolboxes"
-    origin = f" from {config.source}" if config.source else f". {_DEMO_NOTE}"
-    log.info("Serving %s%s", names, origin)
-    return run(0, serve_stdio, create_server(config))
+        return run_until_signal(1, call_once, config, *options.call)
+    if options.toolbox:
+        server = create_toolbox_server()
+    else:
+        server = create_server(config)
+        names = ", ".join(config.toolboxes) or "no toolboxes"
+        origin = f" from {config.source}" if config.source else f". {_DEMO_NOTE}"
+        log.info("Serving %s%s", names, origin)
+    if os.isatty(0):
+        options_for_people = "--check tests the servers, --help tells more"
+        log.info("Waiting for an MCP client on stdin; %s", options_for_people)
+        log.info("Ctrl-C ends it")
+    return run_until_signal(0, serve_stdio, server)
 
 
 if __name__ == "__main__":
     cast(Any, sys.stdout).reconfigure(errors="replace")
-    os._exit(main())  # the interpreter's own end takes longer than all of ours
+    # The interpreter's own end takes longer than all of ours.
+    os._exit(main())
