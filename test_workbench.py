@@ -124,12 +124,6 @@ def plain() -> None:
 
 
 @downstream
-def tools_named(*names: str) -> None:
-    """Tools of these names that answer with their arguments."""
-    serve_raw(*map(tool, names))
-
-
-@downstream
 def environment(*_: str) -> None:
     """A tool that answers with the environment of its process."""
     serve_raw(tool("get"), tools_call=lambda _: json_result(dict(os.environ)))
@@ -191,7 +185,7 @@ def noted(notes: str, gate: str = "/") -> None:
 
 
 @downstream
-def changing(capability: str = "listChanged", late: str = "") -> None:
+def changing(capability: str = "listChanged") -> None:
     """Tools `become`, which changes the others, and `listings`, which counts.
 
     A list has two pages. `become` takes `tools` (the second page), `times` that this is
@@ -199,8 +193,7 @@ def changing(capability: str = "listChanged", late: str = "") -> None:
     (the tools that replace the others during the next listing).
     """
     state: dict[str, Any] = {"tools": [], "times": 1, "seconds": 0, "fault": ""}
-    state["meanwhile"] = [tool(late)] if late else None
-    state["listings"] = 0
+    state |= {"meanwhile": None, "listings": 0}
 
     def announce(times: int) -> None:
         for _ in range(times):
@@ -231,15 +224,18 @@ def changing(capability: str = "listChanged", late: str = "") -> None:
     serve_raw(initialize=lambda _: result, tools_list=listing, tools_call=call)
 
 
-def changing_server() -> Any:
+@downstream
+def changing_sdk(port: str = "") -> None:
     """Tools `become` (`tools`, `seconds` of a listing), `era` and `echo`.
 
-    With `lose`, `become` ends the listen streams instead of announcing the change.
+    With `lose`, `become` ends the listen streams instead of announcing the change. It
+    serves stdio, or HTTP at a port.
     """
     import anyio
     from mcp import types
     from mcp.server import subscriptions
     from mcp.server.lowlevel.server import Server
+    from mcp.server.stdio import stdio_server
     from mcp.shared.exceptions import MCPError
 
     bus = subscriptions.InMemorySubscriptionBus()
@@ -270,31 +266,17 @@ def changing_server() -> Any:
         return types.CallToolResult.model_validate(text_result(said))
 
     on: Any = {"on_list_tools": list_tools, "on_call_tool": call}
-    return Server("changing", on_subscriptions_listen=listen, **on)
+    server = Server("changing", on_subscriptions_listen=listen, **on)
 
-
-@downstream
-def changing_sdk(port: str = "") -> None:
-    """The same over stdio, or over HTTP at a port."""
-    import anyio
-    from mcp.server.stdio import stdio_server
-
-    server = changing_server()
-
-    async def run() -> None:
+    async def serve_stdio() -> None:
         async with stdio_server() as (read, write):
             await server.run(read, write, server.create_initialization_options())
 
-    if port:
-        serve_http(server, int(port))
-    else:
-        anyio.run(run)
-
-
-def serve_http(server: Any, port: int) -> None:
+    if not port:
+        return anyio.run(serve_stdio)
     import uvicorn
 
-    listener = socket.create_server(("127.0.0.1", port))
+    listener = socket.create_server(("127.0.0.1", int(port)))
     print("port", port, flush=True)
     config = uvicorn.Config(server.streamable_http_app(), log_config=None)
     uvicorn.Server(config).run([listener])
@@ -329,7 +311,7 @@ class Eras:
 
     def __init__(self, spoken: str) -> None:
         self.spoken = spoken
-        self.known: dict[str, Any] = {"levels": [], "started": [], "cancelled": []}
+        self.known: dict[str, Any] = {"started": [], "cancelled": []}
         self.known |= {"responses": [], "pid": os.getpid()}
         self.saying: list[dict[str, Any]] = []  # calls that wait for others to say it
         self.waiting: dict[object, int] = {}  # the numbers of calls, by their ids
@@ -350,22 +332,14 @@ class Eras:
     def tools_list(self, request: dict[str, Any]) -> None:
         answer(request, dict(self.hints, tools=OWN_TOOLS))
 
-    def logging_setLevel(self, request: dict[str, Any]) -> None:
-        self.known["levels"].append(request["params"]["level"])
-        answer(request, {})
-
     def notifications_roots_list_changed(self, _: Any) -> None:
         params = {"level": "info", "data": "roots changed"}
         send({"method": "notifications/message", "params": params})
 
     def notifications_cancelled(self, notification: dict[str, Any]) -> None:
-        """Take back what the call asked for, if it was not one of `wait`."""
-        number = notification["params"]["requestId"]
-        if number in self.waiting:
-            self.known["cancelled"].append(self.waiting.pop(number))
-        else:
-            params = {"requestId": f"ask {number}"}
-            send({"method": "notifications/cancelled", "params": params})
+        request_id = notification["params"]["requestId"]
+        if request_id in self.waiting:
+            self.known["cancelled"].append(self.waiting.pop(request_id))
 
     def tools_call(self, request: dict[str, Any]) -> None:
         params = request["params"]
@@ -443,12 +417,6 @@ def hang(why: int | str = "hangs", *_: object) -> None:
     signal.pause()
 
 
-def ignore_the_end() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, hang)
-    atexit.register(hang)  # after the end of stdin
-
-
 def misbehave(what: str, request: dict[str, Any]) -> dict[str, Any]:
     """Do one thing wrong when a request comes; what it is answered with."""
     match what.split():
@@ -464,7 +432,9 @@ def misbehave(what: str, request: dict[str, Any]) -> dict[str, Any]:
             os.close(1)
             hang()
         case ["ignores", "the", "end"]:
-            ignore_the_end()
+            for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(each, hang)
+            atexit.register(hang)  # after the end of stdin
             child = os.fork()  # which holds stdin and stdout open
             if not child:
                 signal.pause()
@@ -491,10 +461,6 @@ def misbehave(what: str, request: dict[str, Any]) -> dict[str, Any]:
                 else:
                     send({"method": "roots/list", "params": params, "id": str(number)})
             hang()
-        case ["asks", "what", "nobody", "knows"]:
-            send({"id": "question", "method": "no/such"})
-            reply = json.loads(sys.stdin.buffer.readline())
-            return text_result(f"{reply['id']}: {reply['error']['code']}")
     return text_result("answered")
 
 
@@ -932,7 +898,6 @@ comand)
 {"url": "https://x/s3c\\r\\n"} => .url: expected no control characters
 {"url": "https://x", "headers": {"A": "s3c\\n"}} => .headers.A: expected no control
 {"url": "https://x:s3c/t@x"} => .url: expected an http:// or https:// URL
-{"url": "https://x:s3c?t@x"} => .url: expected an http:// or https:// URL
 {"url": "https://x:s3c#t@x"} => .url: expected an http:// or https:// URL
 """.strip()
 
@@ -1198,13 +1163,84 @@ FILTERS: list[tuple[dict[str, Any], list[str]]] = [
 async def test_a_filtered_tool_can_be_neither_seen_nor_called(
     filters: dict[str, Any], allowed: list[str]
 ) -> None:
-    server = entry("tools_named", *ODD_NAMES, **filters)
+    server = entry("scripted", f"serve_raw(*map(tool, {ODD_NAMES}))", **filters)
     async with connected(configuration(s=server)) as client:
         seen = [each["name"] for each in (await open_box(client))["tools"]]
         assert seen == [f"box__s__{name}" for name in allowed]
         for name in ODD_NAMES:
             result = await use(client, "s", name)
             assert result.is_error == (name not in allowed), name
+
+
+# === Configuration: secrets ===========================================================
+
+TOKEN = "tok-0123456789"
+KEY = "---BEGIN---\nMIIEpAIBAAKC\\ä\n---END---"
+LITERALS = ["env-0123456", "header-0123", "query-01234", "user-012345", "pass-012345"]
+LITERALS += ["again-01234", "typo-012345"]
+
+
+async def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> None:
+    monkeypatch.setenv("WB_TOKEN", TOKEN)
+    monkeypatch.setenv("WB_KEY", KEY)
+    words = ["${WB_TOKEN}", "${WB_KEY}", *LITERALS, "Grüße"]
+    value, header, query, user, password, again, typo = LITERALS
+    monkeypatch.setenv("WB_TYPO", typo)
+    url = f"http://{user}:{password}@127.0.0.1:1/mcp?k={query}&k={again}&"
+    config = configuration(
+        call=entry("dying", "call", *words, env={"A": "${WB_TOKEN}", "B": value}),
+        start=entry("dying", "start", *words, header="${WB_TYPO}"),
+        command={"command": "/none/${WB_TOKEN}"},
+        cwd=entry("plain", cwd="/none/${WB_TOKEN}"),
+        http={"url": url + "a=${WB_TOKEN}", "headers": {"A": "Bearer ${WB_TOKEN}"}},
+        sse={"url": url + "x", "type": "sse", "headers": {"A": f"Bearer {header}"}},
+    )
+    async with connected_process(config, tmp_path) as client:
+        answer = await open_box(client)
+        failed = answer["servers_failed"]
+        assert failed.keys() == {"start", "command", "cwd", "http", "sse"}
+        errors = [text(await use(client, server, "die")) for server in failed]
+        death = text(await use(client, "call", "die"))
+    stderr = (tmp_path / "stderr").read_text()
+    assert f"[box/start] ***{' ***' * len(LITERALS)} Grüße\n" in stderr
+    for reason in (failed["start"], failed["command"], failed["cwd"], death):
+        assert "***" in reason
+    everything = "\n".join([stderr, json.dumps(answer), death, *errors])
+    for secret in [TOKEN[:6], "BEGIN", "MIIE", "END", *LITERALS]:
+        assert secret not in everything
+
+
+async def why_it_fails(server: dict[str, Any]) -> str:
+    """What a model is told of a server that does not start."""
+    async with connected(configuration(a=server)) as client:
+        result = await client.call_tool("open_toolbox", {"toolbox_name": "box"})
+    assert result.is_error
+    return text(result)
+
+
+async def test_only_what_may_be_secret_is_masked(
+    tmp_path: Path, monkeypatch: Monkey
+) -> None:
+    monkeypatch.setenv("WB_SHORT", "1234567")
+    monkeypatch.setenv("WB_PATH", str(tmp_path))
+    monkeypatch.setenv("WB_TOKEN", TOKEN)
+    monkeypatch.setenv("WB_UNUSED", "unused-00")
+    words = ["${WB_SHORT}", "${WB_PATH}", "${WB_NO:-default-0}", "${WB_TOKEN}"]
+    reason = await why_it_fails(
+        entry("dying", "start", "literal-0", "unused-00", *words)
+    )
+    assert f"literal-0 unused-00 1234567 {tmp_path} default-0 ***" in reason
+
+
+async def test_a_secret_is_masked_however_long_it_is_and_as_json_escapes_it() -> None:
+    code = """
+secret = os.environ["KEY"]
+forms = [f"<{secret}>", json.dumps(secret), json.dumps(secret, ensure_ascii=False)]
+sys.exit(" ".join(forms))"""
+    for secret in ('a"quote\\d  ä', "s3cret" * 80):  # of which 300 characters are shown
+        reason = await why_it_fails(entry("scripted", code, env={"KEY": secret}))
+        assert '<***> "***" "***"' in reason
+        assert "s3cret" not in reason
 
 
 # === Tool names =======================================================================
@@ -1221,7 +1257,7 @@ def test_a_full_tool_name_splits_into_its_parts_and_nothing_else_does() -> None:
             workbench.split_tool_name(name)
 
 
-# === Opening a toolbox ================================================================
+# === Workbench: opening a toolbox =====================================================
 
 
 @asynccontextmanager
@@ -1331,31 +1367,6 @@ async def test_where_all_servers_fail_nothing_is_left_running(
         await until(lambda: not is_alive(pid))
 
 
-async def test_a_failed_open_does_not_end_another_one(tmp_path: Path) -> None:
-    """All servers of the first one fail, but `a` was started again by the second."""
-    notes, folder = tmp_path / "a", tmp_path / "later"
-    gate, end = tmp_path / "gate", tmp_path / "end"
-    failing = runs(f"while not os.path.exists({str(end)!r}): time.sleep(0.01)")
-    config = configuration(a=entry("noted", notes, gate, cwd=str(folder)), b=failing)
-    settled: list[Any] = []
-
-    async def on_progress(*progress: Any) -> None:
-        settled.append(progress)
-
-    async with connected(config) as client:
-        first = asyncio.ensure_future(open_box(client, progress_callback=on_progress))
-        await until(lambda: len(settled) == 1)
-        folder.mkdir()
-        second = asyncio.ensure_future(open_box(client))
-        await until(notes.exists)
-        end.touch()
-        await until(lambda: len(settled) == 2)
-        gate.touch()
-        assert (await first)["servers_connected"] == 1
-        assert (await second)["servers_connected"] == 1
-        assert text(await use(client, "a", "pid")) == str(noted_pids(notes)[0])
-
-
 def test_the_time_limits_are_those_that_clients_can_wait_for() -> None:
     assert workbench.OPEN_TIMEOUT == 5
     assert workbench.ANSWER_TIMEOUT == 50
@@ -1398,7 +1409,7 @@ async def test_at_the_timeout_a_client_is_told_that_a_server_still_starts(
     assert noted_pids(notes) == [pid]
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@ERAS
 async def test_progress_tells_who_has_settled(tmp_path: Path, mode: str) -> None:
     gate = tmp_path / "gate"
     told: list[Any] = []
@@ -1486,6 +1497,7 @@ async def test_a_part_starts_counts_and_names_only_the_servers_that_it_needs(
         any_servers = await shown_names(client, ["pid", "other"])
         assert any_servers == ["box__o__pid", "box__a__other"]
         whole = await open_box(client)
+        nothing: Any
         for nothing in ([], "", "[]"):
             assert await open_box(client, nothing) == whole
 
@@ -1544,7 +1556,7 @@ async def test_long_instructions_of_a_server_cost_none_of_the_tools_asked_for() 
     assert size(answer) <= 50_000 and "inputSchema" in answer["tools"][0]
 
 
-# === Using a tool =====================================================================
+# === Workbench: using a tool ==========================================================
 
 
 async def test_use_tool_starts_once_the_one_server_it_needs(tmp_path: Path) -> None:
@@ -1592,205 +1604,6 @@ async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
             prefix = f"Error executing tool '{tool_name}' in toolbox '{toolbox}': "
             assert result.is_error and text(result).startswith(prefix)
             assert reason in text(result).removeprefix(prefix)
-
-
-ECHO: dict[str, Any] = {"toolbox_name": "box", "tool_name": "box__a__echo"}
-
-
-async def test_bad_arguments_are_an_error_that_names_the_field() -> None:
-    async with opened(a=entry("plain")) as client:
-        for name, arguments, field in (
-            ("open_toolbox", None, "toolbox_name"),
-            ("open_toolbox", {"toolbox_name": "box", "servers": []}, "servers"),
-            ("open_toolbox", {"toolbox_name": "box", "tools": {}}, "tools"),
-            ("open_toolbox", {"toolbox_name": "box", "tools": ["a", 1]}, "tools"),
-            ("use_tool", {"tool_name": "box__a__echo"}, "toolbox_name"),
-            ("use_tool", {"toolbox_name": "box", "tool_name": None}, "tool_name"),
-            ("use_tool", ECHO | {"arguments": [1]}, "arguments"),
-            ("use_tool", ECHO | {"arguments": "[1]"}, "arguments"),
-        ):
-            result = await client.call_tool(name, arguments)
-            assert result.is_error and f"'{field}'" in text(result), arguments
-
-
-VALUES = {"null": None, "Größe 😀": [1, -2.5, True, {"": None}], "i": 2**70, "s": "{}"}
-HALF = r'{"cut": "\ud83d"}'  # half of a surrogate pair
-
-
-async def test_arguments_reach_the_server_as_they_are() -> None:
-    async with opened(a=entry("plain")) as client:
-        assert text(await use(client, "a", "echo")) == "{}"
-        null = ECHO | {"arguments": None}
-        assert text(await client.call_tool("use_tool", null)) == "{}"
-        for given in (VALUES, json.dumps(VALUES)):
-            assert json.loads(text(await use(client, "a", "echo", given))) == VALUES
-        assert text(await use(client, "a", "echo", HALF)) == r'{"cut": "\ufffd"}'
-
-
-async def test_any_other_tool_is_a_protocol_error_with_a_hint() -> None:
-    async with opened(a=entry("plain")) as client:
-        for name in ("box__a__echo", "echo", "OPEN_TOOLBOX", ""):
-            with pytest.raises(MCPError, match="use_tool") as caught:
-                await client.call_tool(name, {})
-            assert caught.value.code == -32602
-            assert caught.value.message.startswith(f"Tool '{name}' not found: ")
-
-
-# === Results ==========================================================================
-
-# The tool `answer` writes its `line` as it is, then its other arguments as a response;
-# `count` tells how many calls of `answer` this process has had.
-MIRROR = runs("""
-os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the end of stderr is no death
-calls = []
-def call(request):
-    if request["params"]["name"] == "count":
-        return text_result(str(len(calls)))
-    calls.append(1)
-    arguments = request["params"]["arguments"]
-    print(arguments.pop("line", "").replace("ID", str(request["id"])), flush=True)
-    if arguments:
-        send({"id": request["id"], **arguments})
-schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-serve_raw(tool("answer", outputSchema=schema), tool("count"), tools_call=call)
-""")
-ANNOTATIONS = {"audience": ["user"], "priority": 0.5}
-TEXT_FILE = {"uri": "file:///t", "mimeType": "text/plain"}
-BLOCKS: list[dict[str, Any]] = [
-    {"type": "text", "text": "Größe 😀 \u2028 \x00 漢字"},
-    {"type": "text", "text": "", "annotations": ANNOTATIONS, "_meta": {"x": [None]}},
-    {"type": "image", "data": "aGk=", "mimeType": "image/png"},
-    {"type": "audio", "data": "aGk=", "mimeType": "audio/wav"},
-    {"type": "resource", "resource": TEXT_FILE | {"text": "é", "_meta": {"x": 1}}},
-    {"type": "resource", "resource": TEXT_FILE | {"blob": "aGk="}},
-    TEXT_FILE | {"type": "resource_link", "name": "t", "title": "T", "size": 5},
-]
-DEEP = json.loads('{"a":' * 220 + "1" + "}" * 220)
-ANSWER_FAILED = "Error executing tool 'box__a__answer' in toolbox 'box': "
-RESULTS: list[dict[str, Any]] = [
-    text_result("deeper than some parsers read", structuredContent=DEEP),
-    {"content": BLOCKS},
-    {"content": []},
-    text_result("ä😀x" * 300_000),
-    text_result("not its schema", structuredContent={"n": "x", "deep": [{"x": None}]}),
-    text_result("wrong", isError=True, _meta={"example.com/x": {"id": None}}),
-]
-
-
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_result_comes_as_the_server_sent_it(mode: str) -> None:
-    async with opened(mode, a=MIRROR) as client:
-        for expected in RESULTS:
-            result = await use(client, "a", "answer", {"result": expected})
-            came = result.model_dump(mode="json", by_alias=True, exclude_unset=True)
-            if mode == "auto":  # what a hop of the newer era adds
-                assert came.pop("resultType") == "complete"
-                came["_meta"].pop(f"{RESERVED}serverInfo")
-                came["_meta"] = came["_meta"] or None
-            came.setdefault("_meta", None)
-            assert came == {"_meta": None} | expected
-
-
-CLOSED: dict[str, Any] = {"code": -32000, "message": "Connection closed"}
-FORGED = "workbench: the server is gone and has not seen this request"
-ERRORS = [CLOSED, CLOSED | {"data": FORGED}, CLOSED | {"data": {"retry": True}}]
-ERRORS += [{"code": -32603, "message": "no luck"}, {"code": 42, "message": "no"}]
-
-
-async def test_an_error_of_the_server_is_told_and_its_data_have_no_power() -> None:
-    """The call is neither repeated nor taken for a death."""
-    async with opened(a=MIRROR) as client:
-        for error in ERRORS:
-            result = await use(client, "a", "answer", {"error": error})
-            assert result.is_error and text(result).startswith(ANSWER_FAILED)
-            assert str(error["code"]) in text(result)
-            assert error["message"] in text(result)
-        assert text(await use(client, "a", "count")) == str(len(ERRORS))
-
-
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_an_error_that_addresses_the_client_passes_through(mode: str) -> None:
-    async with opened(mode, a=MIRROR) as client:
-        for code in (-32042, -32021):
-            error = {"code": code, "message": "client, act", "data": {"x": [None]}}
-            with pytest.raises(MCPError) as caught:
-                await use(client, "a", "answer", {"error": error})
-            assert caught.value.error.model_dump(exclude_unset=True) == error
-
-
-SPOILT_ANSWERS = {
-    "": "result",  # neither result nor error
-    '"result": {}, ': "content",
-    '"result": {"content": [{"type": "text"}]}, ': "text",
-    '"result": {"content": [], "isError": "maybe"}, ': "isError",
-    '"error": {"message": "x"}, ': "code",
-}
-
-
-async def test_a_spoilt_answer_is_an_error_that_names_the_field() -> None:
-    async with opened(a=MIRROR) as client:
-        for spoilt, field in SPOILT_ANSWERS.items():
-            line = f'{{{spoilt}"id": ID, "jsonrpc": "2.0"}}'
-            with anyio.fail_after(5):
-                result = await use(client, "a", "answer", {"line": line})
-            assert result.is_error and text(result).startswith(ANSWER_FAILED)
-            assert f"{field}: " in text(result), spoilt
-        assert text(await use(client, "a", "count")) == str(len(SPOILT_ANSWERS))
-
-
-async def test_a_log_line_with_the_id_of_a_call_is_not_its_answer() -> None:
-    lines = """{"level": 40, "id": ID, "error": "cache miss"}
-{"level": 30, "id": ID, "result": {"content": []}}
-{"jsonrpc": "1.0", "id": ID}"""
-    async with opened(a=MIRROR) as client:
-        answer = {"line": lines, "result": text_result("the answer")}
-        with anyio.fail_after(5):
-            assert text(await use(client, "a", "answer", answer)) == "the answer"
-
-
-# === Real servers =====================================================================
-
-REAL_CALLS: dict[str, list[tuple[str, dict[str, Any]]]] = {  # the last one is refused
-    "node_modules/.bin/mcp-server-filesystem .": [
-        ("list_directory", {"path": "."}),
-        ("read_text_file", {"path": "large ä.txt"}),
-        ("read_media_file", {"path": "sound.wav"}),
-        ("read_text_file", {"path": "/etc/hostname"}),
-    ],
-    "py/bin/mcp-server-git": [
-        ("git_status", {"repo_path": "."}),
-        ("git_log", {"repo_path": "."}),
-        ("git_show", {"repo_path": ".", "revision": "nothing"}),
-    ],
-}
-
-
-@pytest.mark.parametrize("line", REAL_CALLS)
-async def test_a_real_server_answers_as_without_us(line: str, tmp_path: Path) -> None:
-    program, *args = line.split()
-    path = ROOT / ".ci" / "servers" / program
-    if not path.exists():
-        pytest.skip(f"{path} is not installed")
-    folder = tmp_path / "work"
-    folder.mkdir()
-    (folder / "large ä.txt").write_text("Größe 😀\n" * 30_000)
-    (folder / "sound.wav").write_bytes(bytes(range(256)))
-    git = "git -c user.name=t -c user.email=t@example.com"
-    commit = f"git init -q && {git} commit -qm Größe --allow-empty"
-    await anyio.run_process(commit, cwd=folder)
-    server = {"command": str(path), "args": args, "cwd": str(folder)}
-    parameters = StdioServerParameters.model_validate(server | {"env": os.environ})
-    refused = []
-    async with (
-        Client(parameters, mode="legacy") as direct,
-        connected_process(configuration(real=server), tmp_path) as client,
-    ):
-        for name, arguments in REAL_CALLS[line]:
-            expected = await direct.call_tool(name, arguments)
-            result = await use(client, "real", name, arguments)
-            assert result == expected, name
-            refused.append(bool(result.is_error))
-    assert refused.index(True) == len(refused) - 1
 
 
 # === MCP server =======================================================================
@@ -1887,109 +1700,49 @@ def test_initialize_after_server_discover_is_served_in_the_older_era(
         assert wire.status() == 0
 
 
-async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) -> None:
-    for name in ("TOKEN", "ARG", "OFF", "NOTE", "TYPO", "BOX"):
-        monkeypatch.setenv(f"WB_{name}", "x")
-    config = configuration(
-        named=entry("environment", env={"WB_TOKEN": "${WB_TOKEN}"}),
-        renamed=entry("environment", env={"WB_OTHER": "${WB_TOKEN:-}"}),
-        argument=entry("environment", "${env:WB_ARG} ${HOME} ${PATH}"),
-        off=entry("environment", "${WB_OFF}", disabled=True),
-        none=entry("environment", _note="${WB_NOTE}"),
-        misspelt=entry("plain", environment={"X": "${WB_TYPO}"}),
-    )
-    config["toolboxes"]["box"]["description"] = "Box ${WB_BOX}"
-    expected: dict[str, set[str]] = {"argument": set(), "none": set()}
-    expected |= {"named": {"WB_TOKEN"}, "renamed": {"WB_OTHER"}}
-    async with connected(config) as client:
-        for server, its_own in expected.items():
-            variables = json.loads(text(await use(client, server, "get")))
-            assert variables.keys() >= {"HOME", "PATH"}
-            seen = {name for name in variables if name.startswith("WB_")}
-            assert seen == its_own | {"WB_NOTE"}  # for a comment refers to nothing
+ECHO: dict[str, Any] = {"toolbox_name": "box", "tool_name": "box__a__echo"}
 
 
-TOKEN = "tok-0123456789"
-KEY = "---BEGIN---\nMIIEpAIBAAKC\\ä\n---END---"
-LITERALS = ["env-0123456", "header-0123", "query-01234", "user-012345", "pass-012345"]
-LITERALS += ["again-01234", "typo-012345"]
+async def test_bad_arguments_are_an_error_that_names_the_field() -> None:
+    async with opened(a=entry("plain")) as client:
+        for name, arguments, field in (
+            ("open_toolbox", None, "toolbox_name"),
+            ("open_toolbox", {"toolbox_name": "box", "servers": []}, "servers"),
+            ("open_toolbox", {"toolbox_name": "box", "tools": {}}, "tools"),
+            ("open_toolbox", {"toolbox_name": "box", "tools": ["a", 1]}, "tools"),
+            ("use_tool", {"tool_name": "box__a__echo"}, "toolbox_name"),
+            ("use_tool", {"toolbox_name": "box", "tool_name": None}, "tool_name"),
+            ("use_tool", ECHO | {"arguments": [1]}, "arguments"),
+            ("use_tool", ECHO | {"arguments": "[1]"}, "arguments"),
+        ):
+            result = await client.call_tool(name, arguments)
+            assert result.is_error and f"'{field}'" in text(result), arguments
 
 
-async def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> None:
-    monkeypatch.setenv("WB_TOKEN", TOKEN)
-    monkeypatch.setenv("WB_KEY", KEY)
-    words = ["${WB_TOKEN}", "${WB_KEY}", *LITERALS, "Grüße"]
-    value, header, query, user, password, again, typo = LITERALS
-    monkeypatch.setenv("WB_TYPO", typo)
-    url = f"http://{user}:{password}@127.0.0.1:1/mcp?k={query}&k={again}&"
-    config = configuration(
-        call=entry("dying", "call", *words, env={"A": "${WB_TOKEN}", "B": value}),
-        start=entry("dying", "start", *words, header="${WB_TYPO}"),
-        command={"command": "/none/${WB_TOKEN}"},
-        cwd=entry("plain", cwd="/none/${WB_TOKEN}"),
-        http={"url": url + "a=${WB_TOKEN}", "headers": {"A": "Bearer ${WB_TOKEN}"}},
-        sse={"url": url + "x", "type": "sse", "headers": {"A": f"Bearer {header}"}},
-    )
-    async with connected_process(config, tmp_path) as client:
-        answer = await open_box(client)
-        failed = answer["servers_failed"]
-        assert failed.keys() == {"start", "command", "cwd", "http", "sse"}
-        errors = [text(await use(client, server, "die")) for server in failed]
-        death = text(await use(client, "call", "die"))
-    stderr = (tmp_path / "stderr").read_text()
-    assert f"[box/start] ***{' ***' * len(LITERALS)} Grüße\n" in stderr
-    for reason in (failed["start"], failed["command"], failed["cwd"], death):
-        assert "***" in reason
-    everything = "\n".join([stderr, json.dumps(answer), death, *errors])
-    for secret in [TOKEN[:6], "BEGIN", "MIIE", "END", *LITERALS]:
-        assert secret not in everything
+VALUES = {"null": None, "Größe 😀": [1, -2.5, True, {"": None}], "i": 2**70, "s": "{}"}
+HALF = r'{"cut": "\ud83d"}'  # half of a surrogate pair
 
 
-async def why_it_fails(server: dict[str, Any]) -> str:
-    """What a model is told of a server that does not start."""
-    async with connected(configuration(a=server)) as client:
-        result = await client.call_tool("open_toolbox", {"toolbox_name": "box"})
-    assert result.is_error
-    return text(result)
+async def test_arguments_reach_the_server_as_they_are() -> None:
+    async with opened(a=entry("plain")) as client:
+        assert text(await use(client, "a", "echo")) == "{}"
+        null = ECHO | {"arguments": None}
+        assert text(await client.call_tool("use_tool", null)) == "{}"
+        for given in (VALUES, json.dumps(VALUES)):
+            assert json.loads(text(await use(client, "a", "echo", given))) == VALUES
+        assert text(await use(client, "a", "echo", HALF)) == r'{"cut": "\ufffd"}'
 
 
-async def test_a_failure_names_its_remedy_where_one_is_known(server: Remote) -> None:
-    server.answers["initialize"] = response(405)
-    url = server.at()["url"]
-    assert re.search('405.*"type": "sse"', await why_it_fails({"url": url}))
-    assert re.search("npx -y z.*'args'", await why_it_fails({"command": "npx -y z"}))
-    async with opened(a=entry("plain"), b=entry("plain")) as client:
-        bare = {"toolbox_name": "box", "tool_name": "echo"}
-        told = text(await client.call_tool("use_tool", bare))
-    assert "box__a__echo" in told and "box__b__echo" in told
+async def test_any_other_tool_is_a_protocol_error_with_a_hint() -> None:
+    async with opened(a=entry("plain")) as client:
+        for name in ("box__a__echo", "echo", "OPEN_TOOLBOX", ""):
+            with pytest.raises(MCPError, match="use_tool") as caught:
+                await client.call_tool(name, {})
+            assert caught.value.code == -32602
+            assert caught.value.message.startswith(f"Tool '{name}' not found: ")
 
 
-async def test_only_what_may_be_secret_is_masked(
-    tmp_path: Path, monkeypatch: Monkey
-) -> None:
-    monkeypatch.setenv("WB_SHORT", "1234567")
-    monkeypatch.setenv("WB_PATH", str(tmp_path))
-    monkeypatch.setenv("WB_TOKEN", TOKEN)
-    monkeypatch.setenv("WB_UNUSED", "unused-00")
-    words = ["${WB_SHORT}", "${WB_PATH}", "${WB_NO:-default-0}", "${WB_TOKEN}"]
-    reason = await why_it_fails(
-        entry("dying", "start", "literal-0", "unused-00", *words)
-    )
-    assert f"literal-0 unused-00 1234567 {tmp_path} default-0 ***" in reason
-
-
-async def test_a_secret_is_masked_however_long_it_is_and_as_json_escapes_it() -> None:
-    code = """
-secret = os.environ["KEY"]
-forms = [f"<{secret}>", json.dumps(secret), json.dumps(secret, ensure_ascii=False)]
-sys.exit(" ".join(forms))"""
-    for secret in ('a"quote\\d  ä', "s3cret" * 80):  # of which 300 characters are shown
-        reason = await why_it_fails(entry("scripted", code, env={"KEY": secret}))
-        assert '<***> "***" "***"' in reason
-        assert "s3cret" not in reason
-
-
-# === A server that dies ===============================================================
+# === Connections: a server that dies ==================================================
 
 
 async def killed(pid: int) -> None:
@@ -2012,7 +1765,7 @@ async def leaves_nothing_behind(before: list[int]) -> None:
     await until(lambda: all(now <= then for now, then in zip(resources(), before)))
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@ERAS
 async def test_a_death_between_calls_goes_unnoticed(tmp_path: Path, mode: str) -> None:
     notes, others = tmp_path / "a", tmp_path / "b"
     a, b = entry("noted", notes), entry("noted", others)
@@ -2164,12 +1917,6 @@ async def test_a_thousand_announcements_cost_two_or_three_listings(log: Logs) ->
     assert ("workbench", logging.DEBUG, skipped) in log.record_tuples
 
 
-async def test_a_change_during_the_first_listing_is_not_lost() -> None:
-    server = entry("changing", "listChanged", "late")
-    async with connected(configuration(a=server)) as client:
-        assert await changed(client) == [tool("late")]
-
-
 async def test_an_open_waits_for_one_listing_only(monkeypatch: Monkey) -> None:
     code = """  # that announces a change in every listing
 def listed(_):
@@ -2229,31 +1976,6 @@ async def test_a_lost_listen_stream_is_opened_again() -> None:
         await shows(client, tool("z"))
 
 
-async def test_a_stream_of_changes_that_is_refused_or_ends_at_once_is_left_alone(
-    tmp_path: Path, monkeypatch: Monkey
-) -> None:
-    """One is not asked for again, the other after growing pauses."""
-    monkeypatch.setattr(workbench, "LISTEN_PAUSE", 0.05)
-    serving = """
-def listen(request):
-    note({!r}, time.monotonic_ns())
-    {}
-discovered = {{"capabilities": {{"tools": {{"listChanged": True}}}}}}
-discovered |= Eras.hints | {{"supportedVersions": [MODERN], "resultType": "complete"}}
-known = {{"server_discover": lambda _: discovered, "subscriptions_listen": listen}}
-known["tools_list"] = lambda _: Eras.hints | {{"tools": [], "resultType": "complete"}}
-serve_raw(**known)"""
-    refused, ended = tmp_path / "refused", tmp_path / "ended"
-    a = runs(serving.format(str(refused), "refuse(request, -32601)"))
-    b = runs(serving.format(str(ended), 'return {"resultType": "complete"}'))
-    async with opened("auto", a=a, b=b):
-        await until(lambda: ended.exists() and len(noted_pids(ended)) == 5)
-    assert len(noted_pids(refused)) == 1
-    moments = noted_pids(ended)
-    pauses = [late - early for early, late in itertools.pairwise(moments)]
-    assert all(pauses[n] > 0.04e9 * 2**n for n in range(4)), pauses  # nanoseconds
-
-
 @in_both_eras
 async def test_a_change_is_logged_with_its_counts_and_not_told_to_the_client(
     server: str, mode: str, log: Logs
@@ -2284,6 +2006,113 @@ async def test_an_announcement_without_the_capability_warns(log: Logs) -> None:
     told = "Received tools notification from server without listChanged capability: "
     assert log.record_tuples.count(("workbench", logging.WARNING, f"{told}box/a")) == 1
     assert "Server supports tool change notifications: box/a" not in log.messages
+
+
+# === Connections: results =============================================================
+
+# The tool `answer` writes its `line` as it is, then its other arguments as a response;
+# `count` tells how many calls of `answer` this process has had.
+MIRROR = runs("""
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the end of stderr is no death
+calls = []
+def call(request):
+    if request["params"]["name"] == "count":
+        return text_result(str(len(calls)))
+    calls.append(1)
+    arguments = request["params"]["arguments"]
+    print(arguments.pop("line", "").replace("ID", str(request["id"])), flush=True)
+    if arguments:
+        send({"id": request["id"], **arguments})
+schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+serve_raw(tool("answer", outputSchema=schema), tool("count"), tools_call=call)
+""")
+ANSWER_FAILED = "Error executing tool 'box__a__answer' in toolbox 'box': "
+
+
+CLOSED: dict[str, Any] = {"code": -32000, "message": "Connection closed"}
+ERRORS = [CLOSED, CLOSED | {"data": {"retry": True}}]
+ERRORS += [{"code": -32603, "message": "no luck"}, {"code": 42, "message": "no"}]
+
+
+async def test_an_error_of_the_server_is_told_and_its_data_have_no_power() -> None:
+    """The call is neither repeated nor taken for a death."""
+    async with opened(a=MIRROR) as client:
+        for error in ERRORS:
+            result = await use(client, "a", "answer", {"error": error})
+            assert result.is_error and text(result).startswith(ANSWER_FAILED)
+            assert str(error["code"]) in text(result)
+            assert error["message"] in text(result)
+        assert text(await use(client, "a", "count")) == str(len(ERRORS))
+
+
+@ERAS
+async def test_an_error_that_addresses_the_client_passes_through(mode: str) -> None:
+    async with opened(mode, a=MIRROR) as client:
+        for code in (-32042, -32021):
+            error = {"code": code, "message": "client, act", "data": {"x": [None]}}
+            with pytest.raises(MCPError) as caught:
+                await use(client, "a", "answer", {"error": error})
+            assert caught.value.error.model_dump(exclude_unset=True) == error
+
+
+SPOILT_ANSWERS = {
+    "": "result",  # neither result nor error
+    '"result": {}, ': "content",
+    '"result": {"content": [{"type": "text"}]}, ': "text",
+    '"result": {"content": [], "isError": "maybe"}, ': "isError",
+    '"error": {"message": "x"}, ': "code",
+}
+
+
+async def test_a_spoilt_answer_is_an_error_that_names_the_field() -> None:
+    async with opened(a=MIRROR) as client:
+        for spoilt, field in SPOILT_ANSWERS.items():
+            line = f'{{{spoilt}"id": ID, "jsonrpc": "2.0"}}'
+            with anyio.fail_after(5):
+                result = await use(client, "a", "answer", {"line": line})
+            assert result.is_error and text(result).startswith(ANSWER_FAILED)
+            assert f"{field}: " in text(result), spoilt
+        assert text(await use(client, "a", "count")) == str(len(SPOILT_ANSWERS))
+
+
+async def test_a_log_line_with_the_id_of_a_call_is_not_its_answer() -> None:
+    lines = """{"level": 40, "id": ID, "error": "cache miss"}
+{"level": 30, "id": ID, "result": {"content": []}}
+{"jsonrpc": "1.0", "id": ID}"""
+    async with opened(a=MIRROR) as client:
+        answer = {"line": lines, "result": text_result("the answer")}
+        with anyio.fail_after(5):
+            assert text(await use(client, "a", "answer", answer)) == "the answer"
+
+
+REAL_CALLS: list[tuple[str, dict[str, Any]]] = [  # the last one is refused
+    ("list_directory", {"path": "."}),
+    ("read_text_file", {"path": "large ä.txt"}),
+    ("read_media_file", {"path": "sound.wav"}),
+    ("read_text_file", {"path": "/etc/hostname"}),
+]
+
+
+async def test_a_real_server_answers_as_without_us(tmp_path: Path) -> None:
+    program = ROOT / ".ci/servers/node_modules/.bin/mcp-server-filesystem"
+    if not program.exists():
+        pytest.skip(f"{program} is not installed")
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "large ä.txt").write_text("Größe 😀\n" * 30_000)
+    (folder / "sound.wav").write_bytes(bytes(range(256)))
+    server = {"command": str(program), "args": ["."], "cwd": str(folder)}
+    parameters = StdioServerParameters.model_validate(server | {"env": os.environ})
+    refused = []
+    async with (
+        Client(parameters, mode="legacy") as direct,
+        connected_process(configuration(real=server), tmp_path) as client,
+    ):
+        for name, arguments in REAL_CALLS:
+            expected = await direct.call_tool(name, arguments)
+            assert await use(client, "real", name, arguments) == expected, name
+            refused.append(bool(expected.is_error))
+    assert refused == [False, False, False, True]
 
 
 # === Connections: a transparent proxy =================================================
@@ -2424,16 +2253,33 @@ async def test_the_meta_of_a_request_goes_down_except_what_belongs_to_one_hop(
     assert passed_on == own
 
 
+ANNOTATIONS = {"audience": ["user"], "priority": 0.5}
+TEXT_FILE = {"uri": "file:///t", "mimeType": "text/plain"}
+BLOCKS: list[dict[str, Any]] = [
+    {"type": "text", "text": "Größe 😀 \u2028 \x00 漢字"},
+    {"type": "text", "text": "", "annotations": ANNOTATIONS, "_meta": {"x": [None]}},
+    {"type": "image", "data": "aGk=", "mimeType": "image/png"},
+    {"type": "audio", "data": "aGk=", "mimeType": "audio/wav"},
+    {"type": "resource", "resource": TEXT_FILE | {"text": "é", "_meta": {"x": 1}}},
+    {"type": "resource", "resource": TEXT_FILE | {"blob": "aGk="}},
+    TEXT_FILE | {"type": "resource_link", "name": "t", "title": "T", "size": 5},
+]
+DEEP = json.loads('{"a":' * 220 + "1" + "}" * 220)
+RESULTS: list[dict[str, Any]] = [
+    text_result("deeper than some parsers read", structuredContent=DEEP),
+    {"content": BLOCKS},
+    {"content": []},
+    text_result("ä😀x" * 300_000),
+    text_result("not its schema", structuredContent={"n": "x", "deep": [{"x": None}]}),
+    text_result("wrong", isError=True, _meta={"example.com/x": {"id": None}}),
+]
+
+
 @in_all_pairs
-async def test_a_result_passes_the_eras_as_it_is(mode: str, server: str) -> None:
-    result = {
-        "content": [PARIS],
-        "isError": False,
-        "structuredContent": {"y": None, "list": [1.5, {"é": {}}]},
-        "_meta": {"com.example/a": {"b": [1]}, "c": "d"},
-    }
+async def test_a_result_comes_as_the_server_sent_it(mode: str, server: str) -> None:
     async with hearing(mode, Ear(), a=OWN_SERVERS[server]) as client:
-        assert await raw_call(client, "result", result) == result
+        for result in RESULTS:
+            assert await raw_call(client, "result", result) == result
 
 
 async def test_older_clients_get_only_objects_as_structured_content() -> None:
@@ -2555,6 +2401,19 @@ def asking(answer: Any) -> dict[str, Any]:
     return {"inputRequests": {"who": {**ELICIT, "params": params}}}
 
 
+async def test_a_client_of_2026_answers_the_rounds_of_its_call_itself() -> None:
+    """Its retries carry the responses and the state down to the server."""
+    ear = Ear()
+    given = {"rounds": [asking(ACCEPTED), {}, asking(ACCEPTED)]}
+    async with hearing("auto", ear, a=OWN_SERVERS["modern"]) as client:
+        result = await use(client, "a", "rounds", given)
+        seen = await answer_of(client, "seen")
+    answers = {"who": ACCEPTED}
+    assert json.loads(text(result)) == answers
+    assert seen["responses"] == [None, answers, None, answers]
+    assert [each["message"] for each in ear.heard] == ["Who?", "Who?"]
+
+
 async def test_a_round_that_cannot_be_answered_is_an_error_of_the_call() -> None:
     start = "Error executing tool 'box__a__rounds' in toolbox 'box': .*"
     unknown = {"inputRequests": {"x": {"method": "no/such"}}}
@@ -2585,40 +2444,6 @@ async def test_a_question_ends_with_its_call(is_dead: bool, tmp_path: Path) -> N
             call.cancel()
             await ear.withdrawn.wait()
         assert ((await answer_of(client, "seen"))["pid"] != pid) == is_dead
-
-
-# A server of the SDK that encrypts its `requestState`; `greet` asks twice.
-SEALED = """
-from typing import Annotated
-from mcp.server.mcpserver import Elicit, MCPServer, Resolve
-from mcp.shared.exceptions import MCPError
-from pydantic import BaseModel
-class Said(BaseModel):
-    name: str
-async def who() -> Elicit[Said]:
-    return Elicit("Who?", Said)
-async def whom(greeting: Annotated[Said, Resolve(who)]) -> Elicit[Said]:
-    return Elicit(f"Whom does {greeting.name} greet?", Said)
-async def greet(greeted: Annotated[Said, Resolve(whom)], end: str) -> str:
-    return greeted.name + end
-async def only_2026(context, call_next):
-    if context.method == "initialize":
-        raise MCPError(-32022, "2026-07-28 only")
-    return await call_next(context)
-server = MCPServer("sealed", middleware=[only_2026])
-server.add_tool(greet)
-serve_http(server, PORT)
-"""
-
-
-@ERAS
-async def test_a_client_of_either_era_is_asked_in_rounds(mode: str) -> None:
-    ear, port = Ear(), free_port()
-    server = runs(SEALED.replace("PORT", str(port)))
-    async with listening(port, server), hearing(mode, ear, a=remote(port)) as client:
-        assert text(await use(client, "a", "greet", {"end": "!"})) == "Ada!"
-    questions = [each["message"] for each in ear.heard]
-    assert questions == ["Who?", "Whom does Ada greet?"]
 
 
 async def test_an_older_server_that_asks_a_client_of_2026_gets_an_error() -> None:
@@ -2688,6 +2513,93 @@ async def test_an_older_client_gets_logs_from_the_level_it_sets(log: Logs) -> No
     assert own == ["DEBUG"] * (1 + len(LEVELS))  # our own log has them all
 
 
+# === Transports: a server process =====================================================
+
+
+async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) -> None:
+    for name in ("TOKEN", "ARG", "OFF", "NOTE", "TYPO", "BOX"):
+        monkeypatch.setenv(f"WB_{name}", "x")
+    config = configuration(
+        named=entry("environment", env={"WB_TOKEN": "${WB_TOKEN}"}),
+        renamed=entry("environment", env={"WB_OTHER": "${WB_TOKEN:-}"}),
+        argument=entry("environment", "${env:WB_ARG} ${HOME} ${PATH}"),
+        off=entry("environment", "${WB_OFF}", disabled=True),
+        none=entry("environment", _note="${WB_NOTE}"),
+        misspelt=entry("plain", environment={"X": "${WB_TYPO}"}),
+    )
+    config["toolboxes"]["box"]["description"] = "Box ${WB_BOX}"
+    expected: dict[str, set[str]] = {"argument": set(), "none": set()}
+    expected |= {"named": {"WB_TOKEN"}, "renamed": {"WB_OTHER"}}
+    async with connected(config) as client:
+        for server, its_own in expected.items():
+            variables = json.loads(text(await use(client, server, "get")))
+            assert variables.keys() >= {"HOME", "PATH"}
+            seen = {name for name in variables if name.startswith("WB_")}
+            assert seen == its_own | {"WB_NOTE"}  # for a comment refers to nothing
+
+
+FAULTS = {  # when a server does what wrong: what a call answers (a pattern), if it does
+    ("tools_list", "exits"): "not seen the call: exited with status 3.*boom",
+    ("initialize", "answers nonsense"): "not seen the call: .*not valid.*capabilities",
+    ("tools_call", "closes stdout"): "^Error executing tool",
+    ("tools_call", "writes garbage"): "^answered$",
+    ("start", "hangs"): "",
+    ("initialize", "hangs"): "",
+    ("tools_list", "hangs"): "",
+    ("tools_call", "answers half"): "",
+}
+
+
+def test_a_fault_costs_only_its_server(tmp_path: Path) -> None:
+    servers: dict[str, Any] = {" ".join(fault): fault for fault in FAULTS}
+    with Wire(tmp_path, **servers) as wire:
+        wire.initialize()
+        calls = {server: wire.begin_use(server) for server in servers}
+        assert wire.still_serves()
+        for server, fault in servers.items():
+            if FAULTS[fault]:
+                assert re.search(FAULTS[fault], wire.text(calls[server])), server
+        wire.hanging(5)  # those without an answer, and the one that closed stdout
+        assert wire.still_serves()
+        assert wire.answers == {}  # nothing came that nobody had asked for
+        wire.end("end of stdin")
+        assert wire.status() == 0
+
+
+def peak_memory(pid: int) -> int:
+    """The most memory that a process has had so far, in MB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) // 1000
+
+
+SAME_QUESTION = '{"jsonrpc":"2.0","id":1,"method":"ping"}'
+
+
+def test_what_a_server_writes_without_end_slows_only_itself(tmp_path: Path) -> None:
+    servers: dict[str, Any] = {
+        "lines": ("start", "repeats y on stdout"),
+        "log": ("start", "repeats y on stderr"),
+        "huge": ("tools_call", "writes a huge line"),
+        "asks": ("tools_call", f"repeats {SAME_QUESTION} on stdout"),
+    }
+    with Wire(tmp_path, stdio={"stderr": PIPE}, **servers) as wire:
+        wire.initialize().use("good")
+        before = peak_memory(wire.process.pid)
+        for server in ("lines", "log", "asks"):
+            wire.begin_use(server)
+        huge = wire.begin_use("huge")
+        wire.hanging(3)  # in an endless loop, that is
+        moments = [time.monotonic()]
+        while len(moments) < 10:
+            assert wire.still_serves()
+            moments.append(time.monotonic())
+        assert moments[-1] - moments[0] < 9  # seconds, whatever else the machine does
+        assert wire.text(huge) == "answered"
+        assert peak_memory(wire.process.pid) < before + 30
+        wire.end("SIGTERM")
+        assert wire.status() == 0
+
+
 # === Transports: a remote endpoint over HTTP ==========================================
 
 
@@ -2698,9 +2610,9 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def listening(port: int, server: Any = None) -> AsyncIterator[None]:
-    """A process of `changing_sdk`, or of another, at this port, once it says so."""
-    server = server or entry("changing_sdk", port)
+async def listening(port: int) -> AsyncIterator[None]:
+    """A process of `changing_sdk` at this port, once it says so."""
+    server = entry("changing_sdk", port)
     line = [server["command"], *server["args"]]
     async with await anyio.open_process(line, stderr=subprocess.STDOUT) as process:
         said = b""
@@ -2781,25 +2693,6 @@ async def test_a_remote_call_may_be_silent(server: Remote, monkeypatch: Monkey) 
     assert limits == {None}
 
 
-async def test_the_system_probes_the_connections_of_calls(server: Remote) -> None:
-    """Nothing else would find out that a host has vanished during a call."""
-    port = server.listener.sockets[0].getsockname()[1]
-    async with opened_at(server, "mcp", "sse") as client:
-        calls = [use(client, name, "wait") for name in ("mcp", "sse")]
-        waiting = asyncio.gather(*calls)
-        await until(lambda: server.calls.count("wait") == 2)
-        idle = []
-        for each in gc.get_objects():
-            with suppress(OSError, IndexError):
-                if type(each) is socket.socket and each.getpeername()[1] == port:
-                    assert each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-                    time_to_probe = socket.IPPROTO_TCP, socket.TCP_KEEPIDLE
-                    idle.append(each.getsockopt(*time_to_probe))
-        assert len(idle) >= 2 and set(idle) == {30}  # seconds
-        server.released.set()
-        await waiting
-
-
 # What a request that fails in one of these ways is told with, as a pattern. A server
 # that has any of them at its path does not connect.
 REFUSED = {
@@ -2849,6 +2742,21 @@ async def test_a_remote_server_that_does_not_connect_says_why_in_one_line(
         assert re.search(reasons[name], why.replace(url, "")), why
 
 
+async def test_the_system_probes_the_connection_of_a_call(server: Remote) -> None:
+    port = server.listener.sockets[0].getsockname()[1]
+    async with opened(a=server.at()) as client:
+        waiting = asyncio.ensure_future(use(client, "a", "wait"))
+        await until(lambda: "wait" in server.calls)
+        probes = set()
+        for each in gc.get_objects():
+            with suppress(OSError, IndexError):
+                if type(each) is socket.socket and each.getpeername()[1] == port:
+                    probes.add(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE))
+        assert probes == {30}  # seconds
+        server.released.set()
+        await waiting
+
+
 async def test_a_request_that_fails_costs_only_its_own_call(server: Remote) -> None:
     async with opened(a=server.at()) as client:
         siblings = asyncio.ensure_future(at_once(3, lambda: use(client, "a", "wait")))
@@ -2879,21 +2787,6 @@ async def test_a_failure_over_sse_is_told_and_mended(server: Remote) -> None:
         server.stream.close()
         assert "may have taken effect" in text(await calling)
         assert text(await use(client, "a", "ok")) == "ok"
-
-
-async def test_a_json_body_is_the_answer_whatever_its_id(server: Remote) -> None:
-    def body(**message: Any) -> bytes:
-        whole = {"jsonrpc": "2.0", "id": None, **message}
-        return response(200, json.dumps(whole, indent=1))
-
-    error = {"code": 7, "message": "no luck"}
-    server.answers["result"] = body(id=999, result=text_result("the answer"))
-    server.answers.update(error=body(error=error), none=body(method="x"))
-    async with opened(a=server.at()) as client:
-        with anyio.fail_after(20):
-            assert text(await use(client, "a", "result")) == "the answer"
-            assert "7: no luck" in text(await use(client, "a", "error"))
-            assert "HTTP 200" in text(await use(client, "a", "none"))
 
 
 @pytest.mark.parametrize("how", ["LF", "CR", "gzip"])
@@ -2994,34 +2887,6 @@ async def test_a_remote_server_gets_the_answer_to_its_question(server: Remote) -
             assert json.loads(text(await use(client, "a", "ask"))) == ACCEPTED
 
 
-@pytest.mark.parametrize("end", ["cancelled", "cut"])
-async def test_a_call_that_ends_takes_its_question_back(
-    end: str, server: Remote
-) -> None:
-    async def ask(_: Any, stream: Any) -> Any:
-        params = {**FORM, "_meta": {"answer": "never"}}
-        stream.write(STREAM + event({**ELICIT, "id": "q", "params": params}))
-        if end == "cut":
-            await ear.asked.wait()
-            return b""
-        await until(lambda: "notifications/cancelled" in server.calls)
-        over = {"method": "notifications/cancelled", "params": {"requestId": "q"}}
-        stream.write(event(over))
-        await anyio.sleep_forever()
-
-    server.answers["ask"] = ask
-    ear = Ear()
-    async with hearing("legacy", ear, a=server.at()) as client:
-        call = asyncio.ensure_future(use(client, "a", "ask"))
-        with anyio.fail_after(20):
-            await ear.asked.wait()
-            if end == "cancelled":
-                call.cancel()
-            else:
-                assert "not repeated" in text(await call)
-            await ear.withdrawn.wait()
-
-
 @pytest.mark.parametrize("stale", ["404", "400", "unauthorized"])
 async def test_a_forgotten_session_is_replaced(stale: str, server: Remote) -> None:
     server.stale = stale
@@ -3073,8 +2938,9 @@ async def test_a_late_listing_of_a_former_session_is_ignored(server: Remote) -> 
         assert text(await use(client, "a", "ok")) == "ok"
         server.released.set()
         await opening
-        assert "box__a__new" in await shown_names(client)
+        listings = server.calls.count("tools/list")
         assert text(await use(client, "a", "new")) == "new"
+        assert server.calls.count("tools/list") == listings  # the name was known
 
 
 @ERAS
@@ -3090,69 +2956,15 @@ async def test_a_remote_server_that_was_restarted_is_used_again(mode: str) -> No
             assert text(await use(client, "a", "echo", {"message": "y"})) == "Echo: y"
 
 
-# === Faults of servers ================================================================
-
-FAULTS = {  # when a server does what wrong: what a call answers (a pattern), if it does
-    ("tools_list", "exits"): "not seen the call: exited with status 3.*boom",
-    ("initialize", "answers nonsense"): "not seen the call: .*not valid.*capabilities",
-    ("tools_call", "closes stdout"): "^Error executing tool",
-    ("tools_call", "asks what nobody knows"): "^question: -32601$",
-    ("tools_call", "writes garbage"): "^answered$",
-    ("start", "hangs"): "",
-    ("initialize", "hangs"): "",
-    ("tools_list", "hangs"): "",
-    ("tools_call", "answers half"): "",
-}
-
-
-def test_a_fault_costs_only_its_server(tmp_path: Path) -> None:
-    servers: dict[str, Any] = {" ".join(fault): fault for fault in FAULTS}
-    with Wire(tmp_path, **servers) as wire:
-        wire.initialize()
-        calls = {server: wire.begin_use(server) for server in servers}
-        assert wire.still_serves()
-        for server, fault in servers.items():
-            if FAULTS[fault]:
-                assert re.search(FAULTS[fault], wire.text(calls[server])), server
-        wire.hanging(5)  # those without an answer, and the one that closed stdout
-        assert wire.still_serves()
-        assert wire.answers == {}  # nothing came that nobody had asked for
-        wire.end("end of stdin")
-        assert wire.status() == 0
-
-
-def peak_memory(pid: int) -> int:
-    """The most memory that a process has had so far, in MB."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) // 1000
-
-
-SAME_QUESTION = '{"jsonrpc":"2.0","id":1,"method":"ping"}'
-
-
-def test_what_a_server_writes_without_end_slows_only_itself(tmp_path: Path) -> None:
-    servers: dict[str, Any] = {
-        "lines": ("start", "repeats y on stdout"),
-        "log": ("start", "repeats y on stderr"),
-        "huge": ("tools_call", "writes a huge line"),
-        "asks": ("tools_call", f"repeats {SAME_QUESTION} on stdout"),
-    }
-    with Wire(tmp_path, stdio={"stderr": PIPE}, **servers) as wire:
-        wire.initialize().use("good")
-        before = peak_memory(wire.process.pid)
-        for server in ("lines", "log", "asks"):
-            wire.begin_use(server)
-        huge = wire.begin_use("huge")
-        wire.hanging(3)  # in an endless loop, that is
-        moments = [time.monotonic()]
-        while len(moments) < 10:
-            assert wire.still_serves()
-            moments.append(time.monotonic())
-        assert moments[-1] - moments[0] < 9  # seconds, whatever else the machine does
-        assert wire.text(huge) == "answered"
-        assert peak_memory(wire.process.pid) < before + 30
-        wire.end("SIGTERM")
-        assert wire.status() == 0
+async def test_a_failure_names_its_remedy_where_one_is_known(server: Remote) -> None:
+    server.answers["initialize"] = response(405)
+    url = server.at()["url"]
+    assert re.search('405.*"type": "sse"', await why_it_fails({"url": url}))
+    assert re.search("npx -y z.*'args'", await why_it_fails({"command": "npx -y z"}))
+    async with opened(a=entry("plain"), b=entry("plain")) as client:
+        bare = {"toolbox_name": "box", "tool_name": "echo"}
+        told = text(await client.call_tool("use_tool", bare))
+    assert "box__a__echo" in told and "box__b__echo" in told
 
 
 # === Built-in toolbox =================================================================
@@ -3224,7 +3036,7 @@ async def test_the_default_utc_needs_no_zone_data(monkeypatch: Monkey) -> None:
     assert_is_now(text(await call_toolbox("time", timezone="UTC")), datetime.UTC)
 
 
-# === The toolbox over HTTP ============================================================
+# === Built-in toolbox: over HTTP ======================================================
 
 MEDIA_TYPES = {"Content-Type": "application/json", "Connection": "close"}
 MEDIA_TYPES |= {"Accept": "application/json, text/event-stream"}
@@ -3252,7 +3064,9 @@ class HttpToolbox:
 
     def session(self) -> dict[str, str]:
         """Initialize a session of Streamable HTTP; the header that names it."""
-        with self.ask("POST", "/mcp", request_bytes("initialize", CLIENT)) as response:
+        with self.ask(
+            "POST", "/mcp", request_bytes("initialize", HANDSHAKE)
+        ) as response:
             return {"Mcp-Session-Id": response.headers["Mcp-Session-Id"]}
 
 
@@ -3284,8 +3098,6 @@ def request_bytes(method: str, params: dict[str, Any]) -> bytes:
 
 
 PING = request_bytes("ping", {})
-CLIENT_INFO = {"name": "http.client", "version": "1"}
-CLIENT = {"protocolVersion": OLDER, "clientInfo": CLIENT_INFO, "capabilities": {}}
 
 
 class SseSession:
@@ -3321,7 +3133,7 @@ def test_an_sse_session_needs_only_an_http_client(toolbox: HttpToolbox) -> None:
         assert session.stream.headers.get_content_type() == "text/event-stream"
         first = rb"event: endpoint\ndata: /mcp/messages\?sessionId=[0-9a-f]{32}\n"
         assert re.fullmatch(first, session.first_event)
-        info = session.result("initialize", CLIENT)["serverInfo"]
+        info = session.result("initialize", HANDSHAKE)["serverInfo"]
         assert info == {"name": "mcp-toolbox", "version": workbench.__version__}
         done = {"jsonrpc": "2.0", "method": "notifications/initialized"}
         assert session.post(json.dumps(done).encode()) == 202
@@ -3399,7 +3211,8 @@ def test_bound_elsewhere_it_warns_and_serves_any_host_but_no_foreign_origin() ->
             headers = {"Host": host, "Origin": origin}
             assert running.status("GET", "/mcp", headers=headers) == expected, headers
         running.process.terminate()
-        _, log = running.process.communicate(timeout=20)
+        # Not `communicate`: what was read beside the first line is kept by the file.
+        log = cast(Any, running.process.stderr).read()
     assert re.search("WARNING.*authentication", log)
 
 
@@ -3556,7 +3369,13 @@ async def test_check_names_every_ten_seconds_what_still_starts(
     tmp_path: Path, capsys: Capture, monkeypatch: Monkey
 ) -> None:
     sleep, gate = anyio.sleep, tmp_path / "gate"
-    monkeypatch.setattr(anyio, "sleep", lambda seconds: sleep(seconds / 100))
+    pauses: set[float] = set()
+
+    async def sleep_less(seconds: float) -> None:
+        pauses.add(seconds)
+        await sleep(seconds / 100)
+
+    monkeypatch.setattr(anyio, "sleep", sleep_less)
     servers = {"slow": entry("noted", tmp_path / "notes", gate)}
     config = workbench.parse_config({"mcpServers": servers}, os.environ)
     printed = ""
@@ -3568,6 +3387,7 @@ async def test_check_names_every_ten_seconds_what_still_starts(
                 printed += capsys.readouterr().out
             gate.touch()
     assert re.search("(?m)^slow  ok ", capsys.readouterr().out)
+    assert max(pauses) == 10
 
 
 async def test_check_colours_a_terminal_unless_it_is_told_not_to(
@@ -3650,7 +3470,7 @@ def test_unfit_options_end_with_status_2(options: str, capsys: Capture) -> None:
     assert capsys.readouterr().err.startswith("usage: ")
 
 
-# === Shutdown =========================================================================
+# === Running: shutdown ================================================================
 
 STATES = {  # what is called, beside a server that ignores the end
     "idle": [],
@@ -3691,21 +3511,6 @@ class DeadServer(http.server.BaseHTTPRequestHandler):
         self.rfile.read()  # until the client hangs up
 
 
-def bring_to(wire: Wire, state: str) -> int:
-    """Call what the state is made of; the number of servers that hang then."""
-    wire.initialize().use("good")
-    if state == "a client that reads nothing":
-        wire.use("flood")  # of stderr
-    for server in STATES[state]:
-        wire.begin_use(server)
-    if state == "a client that reads nothing":
-        stdout = [wire.process.stdout]
-        anyio.run(until, lambda: bool(select.select(stdout, [], [], 0)[0]))
-        return 0
-    wire.hanging(len(STATES[state]))
-    return len(STATES[state])
-
-
 def check_ending(folder: Path, endings: str, state: str, dead_port: int) -> None:
     """Bring a workbench to this state, end it, and see that nothing is left of it."""
     folder.mkdir()
@@ -3721,7 +3526,16 @@ def check_ending(folder: Path, endings: str, state: str, dead_port: int) -> None
     }
     stdio = {"stderr": PIPE} if "reads nothing" in state else {}
     with Wire(folder, stdio=stdio, **servers) as wire:
-        hanging = bring_to(wire, state)
+        wire.initialize().use("good")
+        hanging = len(STATES[state])
+        if "reads nothing" in state:
+            wire.use("flood")  # of stderr
+            hanging = 0
+        for server in STATES[state]:
+            wire.begin_use(server)
+        if "reads nothing" in state:
+            stdout = [wire.process.stdout]
+            anyio.run(until, lambda: bool(select.select(stdout, [], [], 0)[0]))
         for number, ending in enumerate(endings.split(" and ")):
             wire.hanging(hanging + number)  # and the one that ignored the first
             wire.end(ending)
@@ -3751,41 +3565,7 @@ def test_an_interrupted_check_leaves_nothing(tmp_path: Path) -> None:
         assert wire.status() == 1
 
 
-def test_a_worker_has_its_grace_when_its_launcher_ends_first(tmp_path: Path) -> None:
-    launcher = """
-if not os.fork():
-    def end(*_):
-        time.sleep(0.3)  # a database writes what it has
-        Path(f"{os.getpid()}.saved").touch()
-        os._exit(0)
-    signal.signal(signal.SIGTERM, end)
-    Path(f"{os.getpid()}.pid").touch()
-    signal.pause()
-serve_raw(tool())"""
-    with Wire(tmp_path, a=runs(launcher)) as wire:
-        wire.initialize().use("a")
-        anyio.run(until, lambda: len(list(tmp_path.glob("*.pid"))) > 0)
-        wire.end("end of stdin")
-        assert wire.status() == 0
-    assert list(tmp_path.glob("*.saved"))
-
-
-def test_stdin_and_stdout_may_be_one_socket(tmp_path: Path) -> None:
-    """As socat and inetd have it; here with answers that the client does not read."""
-    ours, theirs = socket.socketpair()
-    stdio = {"stdin": theirs, "stdout": theirs}
-    big = ("tools_call", "answers 1 MB")
-    with ours, theirs, Wire(tmp_path, stdio=stdio, big=big) as wire:
-        wire.process.stdin = ours.makefile("wb")
-        wire.process.stdout = ours.makefile("rb")
-        assert wire.initialize().still_serves()
-        wire.begin_use("big")
-        anyio.run(until, lambda: bool(select.select([ours], [], [], 0)[0]))
-        ours.shutdown(socket.SHUT_WR)
-        assert wire.status() == 0
-
-
-# === Faults of clients ================================================================
+# === Running: faults of clients =======================================================
 
 
 def test_what_waits_for_a_client_that_does_not_read_is_bounded(tmp_path: Path) -> None:
@@ -3805,23 +3585,10 @@ def test_what_waits_for_a_client_that_does_not_read_is_bounded(tmp_path: Path) -
             assert wire.text(call) == "{}"
 
 
-BAD_LINES = [
-    b" \t",
-    b"\xff\xfe",
-    b"null",
-    b'{"jsonrpc": "1.0", "id": "b", "method": "ping"}',
-    b'{"jsonrpc": "2.0", "id": "c", "result": {}}',
-    b'{"jsonrpc": "2.0", "id": {"e": 1}, "method": "ping"}',
-    b'{"jsonrpc": "2.0", "id": "f", "method": "tools/call", "params": [1]}',
-    b'{"jsonrpc": "2.0", "method": "notifications/cancelled"}',
-    b"[" * 100_000,
-]
-
-
 def test_lines_that_are_no_requests_change_nothing(tmp_path: Path) -> None:
     with Wire(tmp_path) as wire:
         wire.initialize()
-        for line in BAD_LINES:
+        for line in (b" \t", b"\xff\xfe", b"null", b"[" * 100_000):
             wire.write(line + b"\n")
             assert wire.still_serves(), line
 

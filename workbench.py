@@ -15,7 +15,11 @@ nothing is left running.
     python workbench.py --toolbox [--http PORT]      serve the built-in echo/time tools
 
 Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, else a built-in demo.
-Protocol: https://modelcontextprotocol.io/specification (up to 2026-07-28)
+
+The protocol has two eras. In the older one (up to 2025-11-25) a client begins with
+`initialize`, and a server may ask and log at any time; in the newer one (2026-07-28)
+there is `server/discover`, and a server's questions are the result of a call, which
+is repeated with the answers. https://modelcontextprotocol.io/specification
 """
 
 from __future__ import annotations
@@ -74,7 +78,6 @@ try:
     from mcp.server.context import ServerRequestContext
     from mcp.server.lowlevel.server import Server
     from mcp.server.sse import SseServerTransport
-    from mcp.shared._httpx_utils import next_request_within_origin
     from mcp.shared.dispatcher import ProgressFnT
     from mcp.shared.message import SessionMessage
     from mcp.types.version import MODERN_PROTOCOL_VERSIONS
@@ -90,7 +93,7 @@ except ImportError as error:
 __version__ = "0.10.0"
 
 # In seconds. A client closes our stdin, waits 2 s, sends SIGTERM, waits 2 s and kills us:
-# EXIT_TIMEOUT is below that, with EXIT_GRACE twice in it.
+# so 2 * EXIT_GRACE + DRAIN_TIMEOUT < EXIT_TIMEOUT < 4.
 OPEN_TIMEOUT = 5.0  # then `open_toolbox` answers with the servers that are up
 ANSWER_TIMEOUT = 50.0  # then in any case: clients give up on a request at 60
 CONNECT_TIMEOUT = 180.0  # a first `npx` or `uvx` downloads its package
@@ -169,6 +172,11 @@ def make_mask(secrets: Iterable[str]) -> Callable[[str], str]:
             for line in secret.splitlines():
                 escaped = json.dumps(line)[1:-1]
                 forms |= {line, escaped, json.dumps(line, ensure_ascii=False)[1:-1]}
+                # As PHP has it, and as Go has it.
+                forms.add(escaped.replace("/", r"\/"))
+                for character in "&<>":
+                    escaped = escaped.replace(character, f"\\u{ord(character):04x}")
+                forms.add(escaped)
     # A secret may be part of another: the longer one has to be tried first.
     longest_first = sorted(forms, key=len, reverse=True)
     patterns = [re.escape(form) for form in longest_first if len(form.strip()) >= 8]
@@ -302,10 +310,12 @@ class _ConfigReader:
                 toolboxes[name] = ToolboxConfig(description, {name: server})
         return toolboxes
 
-    def read_all(self, data: JSON, key: str, at: str, read: Callable[..., Any]) -> JSON:
+    def read_all(
+        self, data: JSON, key: str, parent: str, read: Callable[..., Any]
+    ) -> JSON:
         """What `read` makes of each entry of `data[key]`, toolboxes or servers."""
         items: JSON = {}
-        place = _join(at, key)
+        place = _join(parent, key)
         entries = data.get(key, _MISSING)
         if not self.is_kind(entries, dict, place):
             return items
@@ -317,7 +327,6 @@ class _ConfigReader:
                 expected = "a printable name without '__' that does not end in '_'"
                 self.add_problem(at, expected, json.dumps(name))
             if self.is_kind(entry, dict, at):
-                self.note_references(entry)
                 item = read(entry, at)
                 if item is not None:
                     items[name] = item
@@ -327,13 +336,14 @@ class _ConfigReader:
         # A token that is meant for one server must not reach the others because its key
         # is misspelt, or its server switched off.
         for key, value in entry.items():
-            if key.startswith("_") or key == "mcpServers":
-                continue  # a comment, or entries of their own
+            if key.startswith("_"):
+                continue  # a comment
             for reference in _REFERENCE.finditer(json.dumps(value, default=str)):
                 if reference["name"]:
                     self.variables.add(reference["name"])
 
     def read_toolbox(self, entry: JSON, place: str) -> ToolboxConfig:
+        self.note_references({**entry, "mcpServers": None})
         self.warn_unknown(entry, place, ["description", "mcpServers"])
         description = self.read(entry, "description", str, place)
         problems_before = len(self.problems)
@@ -345,6 +355,7 @@ class _ConfigReader:
 
     def read_server(self, entry: JSON, place: str) -> ServerConfig | None:
         """One server entry; None where it is switched off."""
+        self.note_references(entry)
         for key, default in _SWITCHES.items():
             if key in entry and self.read(entry, key, bool, place) != default:
                 return None
@@ -390,16 +401,22 @@ class _ConfigReader:
     def check_value(self, key: str, value: Any, place: str) -> None:
         """Check what is more than a matter of types, and note what may be secret."""
         if key == "env":
-            self.secrets += value.values()
+            self.add_secrets(value.values())
         elif key == "headers":
             for name, header in value.items():
                 # `Bearer TOKEN`: the token may be told without the word before it.
-                self.secrets += [header, *header.split()]
+                self.add_secrets([header, *header.split()])
                 self.is_line(header, _join(place, name))
         elif key == "command":
             self.is_line(value, place)
         elif key == "url" and self.is_line(value, place):
             self.check_url(value, place)
+
+    def add_secrets(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            # What only looks like a reference is told: see `expand`.
+            if not _REFERENCE.fullmatch(text):
+                self.secrets.append(text)
 
     def is_line(self, text: str, place: str) -> bool:
         """Whether a text has no control characters; if it has, that is a problem."""
@@ -575,7 +592,10 @@ def matches_pattern(pattern: str, *names: str) -> bool:
     of one, `work__slack__post` is one tool.
     """
     parts = ["*", "*", *pattern.split("__", 2)][-3:]
-    return all(map(fnmatch.fnmatchcase, names, parts))
+    for name, part in zip(names, parts, strict=False):
+        if name != part and not fnmatch.fnmatchcase(name, part):
+            return False
+    return True
 
 
 # === Workbench ========================================================================
@@ -599,7 +619,8 @@ class Workbench:
 
     config: WorkbenchConfig
     task_group: anyio.abc.TaskGroup
-    # By name, those that were opened or used: the last connection of each server.
+    # By name, those that were opened or used: the last connection of each server. It
+    # is replaced by a newer one, never removed.
     open_toolboxes: dict[str, dict[str, Connection]] = field(default_factory=dict)
     # The client's session; it exists only once the first request has come.
     client: ServerSession | None = None
@@ -644,6 +665,10 @@ class Workbench:
 
         async def wait_for(connection: Connection) -> None:
             await connection.wait_until_current(early_deadline)
+            if connection.ended and connection.has_started:
+                # It may have been restarted, which shows only when it is asked.
+                connection = self.start(toolbox, connection.server)
+                await connection.wait_until_current(early_deadline)
             if connection.is_up:
                 waiting.cancel_scope.deadline = early_deadline
             if connection.server not in settled:
@@ -711,10 +736,11 @@ class Workbench:
         server, tool = self.route(toolbox, name)
         whose = f"server '{toolbox}/{server}'"
         # A server can end at any moment, but a call is sent only once.
+        last_deadline = anyio.current_time() + ANSWER_TIMEOUT
         for _ in range(2):
             connection = self.start(toolbox, server)
             if tool not in connection.tools:
-                with anyio.move_on_after(ANSWER_TIMEOUT):
+                with anyio.CancelScope(deadline=last_deadline):
                     deadline = anyio.current_time() + OPEN_TIMEOUT
                     await connection.wait_until_current(deadline)
             if not connection.settled.is_set():
@@ -725,8 +751,8 @@ class Workbench:
                     raise ToolError(f"{whose} has no tool '{tool}'{closest}")
                 with suppress(Unreached):
                     return await connection.call({"name": tool, **params}, on_progress)
-            elif not connection.listed:
-                break  # it did not start, and would fail again
+            elif not connection.has_started:
+                break  # and would fail again
         raise ToolError(f"{whose} has not seen the call: {connection.describe_end()}")
 
     def route(self, toolbox: str, name: str) -> tuple[str, str]:
@@ -939,15 +965,16 @@ def tool_server(
             raise MCPError(types.INVALID_PARAMS, text)
         tool = registry[params.name]
         try:
-            arguments = dict(tool.arguments.model_validate(params.arguments or {}))
-            result = await tool.function(context, **arguments)
-            return _text_result(result) if isinstance(result, str) else result
+            arguments = tool.arguments.model_validate(params.arguments or {})
         except ValidationError as error:
             problems = [f"'{each['loc'][0]}': {each['msg']}" for each in error.errors()]
             text = f"Invalid arguments for tool '{params.name}': {'; '.join(problems)}"
+            return {**_text_result(mask(text)), "isError": True}
+        try:
+            result = await tool.function(context, **dict(arguments))
+            return _text_result(result) if isinstance(result, str) else result
         except ToolError as error:
-            text = str(error)
-        return {**_text_result(mask(text)), "isError": True}
+            return {**_text_result(mask(str(error))), "isError": True}
 
     return Server(
         name, version=__version__, on_list_tools=list_all, on_call_tool=call, **options
@@ -1093,8 +1120,8 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 
     async def roots_changed(context: RequestContext, _: object) -> None:
         workbench: Workbench = context.lifespan_context
-        for connections in workbench.open_toolboxes.values():
-            for connection in connections.values():
+        for connections in list(workbench.open_toolboxes.values()):
+            for connection in list(connections.values()):
                 if connection.is_up and not is_modern(connection.session):
                     changed = types.RootsListChangedNotification()
                     await connection.session.send_notification(changed)
@@ -1124,13 +1151,12 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 #  - yields the server's messages, of which it has made what can be made,
 #  - gives every other line of output to `connection.log_output`,
 #  - calls `connection.mark_closed(reason)` after the last message,
-#  - answers a request that can no longer be sent with an error marked `_UNREACHED`, and
-#    one that fails on the way with one marked `_FAILED` or, once it is sent, `_LOST`.
+#  - ends a request that goes wrong with an `MCPError`, raised or in an answer that it
+#    makes up, whose `data` is one of three marks that no server can know:
 
-# In the `data` of errors that we make up in a server's place. No server can know them.
-_UNREACHED = os.urandom(16).hex()
-_FAILED = os.urandom(16).hex()
-_LOST = os.urandom(16).hex()
+_UNREACHED = os.urandom(16).hex()  # not sent: it may go over a new connection
+_FAILED = os.urandom(16).hex()  # refused or answered with nonsense
+_LOST = os.urandom(16).hex()  # sent, and perhaps executed
 # How the SDK begins what it says in the place of a remote server that went silent.
 _SDK_WORDS = ("SSE stream ", "Failed to parse SSE message")
 _NOT_REPEATED = "the call may have taken effect and was not repeated"
@@ -1141,7 +1167,8 @@ ROUND_PAUSE = 0.25
 
 _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
-# The scopes of the questions that a server asks in the course of one call.
+# The scopes of the questions that a remote server asks in the course of one call. What
+# a process asks belongs to no call, and ends with the process.
 _QUESTIONS: ContextVar[set[anyio.CancelScope]] = ContextVar("_QUESTIONS")
 
 
@@ -1167,16 +1194,12 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
                 self._answered = anyio.Event()
                 await self._answered.wait()
             item = await anext(self.messages)
-            match item.message:
-                case types.JSONRPCRequest(id=request_id):
-                    if request_id in self._unanswered:
-                        # JSON-RPC knows no such request, and it would not be counted.
-                        continue
-                    self._unanswered.add(request_id)
-                case types.JSONRPCNotification(
-                    params={"requestId": str() | int() as it}
-                ):
-                    self._unanswered.discard(it)  # it is cancelled
+            if isinstance(item.message, types.JSONRPCRequest):
+                if self.limit < math.inf and item.message.id in self._unanswered:
+                    # JSON-RPC knows no such request, and it would not be counted.
+                    continue
+                self._unanswered.add(item.message.id)
+            self._unanswered.discard(cancelled_id(item.message))
             return item
 
     async def send(self, item: SessionMessage) -> None:
@@ -1194,6 +1217,26 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
         """Nothing: what is behind the streams belongs to the transport."""
 
 
+def cancelled_id(message: types.JSONRPCMessage) -> types.RequestId:
+    """The id of the request that a message takes back, an empty one if it does not."""
+    if not isinstance(message, types.JSONRPCNotification):
+        return ""
+    request_id = (message.params or {}).get("requestId")
+    if message.method != "notifications/cancelled":
+        return ""
+    return request_id if isinstance(request_id, str | int) else ""
+
+
+# How a server that knows only the newer era may refuse `initialize`. To ask others
+# for it would keep the client waiting for the reason.
+_NEWER_ERRORS = (
+    types.UNSUPPORTED_PROTOCOL_VERSION,
+    types.METHOD_NOT_FOUND,
+    types.INVALID_REQUEST,
+    types.INVALID_PARAMS,
+)
+
+
 class Connection:
     """One start of a server, to the end of its connection.
 
@@ -1202,9 +1245,13 @@ class Connection:
     leaves what belongs to it; everyone else waits for its events and calls through it.
 
                   settled  closed
-        starting     -       -
+        starting     -       -     a process that ends when it is probed is started
+                                   once more, and `closed` is made anew
         up          set      -     session and listed are there
-        ended       set     set    reason says why
+        ended       set     set    reason says why; it is of no more use, but what runs
+                                   of it may still take its time to stop
+
+    To end a connection from outside, call `mark_closed`.
     """
 
     session: ClientSession
@@ -1218,13 +1265,14 @@ class Connection:
         # The server is offered what this client can do.
         self.client = workbench.client
         self.listed: dict[str, types.Tool] = {}
+        self.has_started = False
         self.reason = ""
-        self.stderr: deque[str] = deque(maxlen=20)
+        self.output: deque[str] = deque(maxlen=20)
         self.settled = anyio.Event()
         self.closed = anyio.Event()
         # Set by a process that ends after it has read all that we have sent.
         self.has_read_all = False
-        # It has ended, or may still end, of `server/discover`.
+        # It was sent `server/discover`, and nothing has been agreed on since.
         self._is_probed = False
         # A refresh of the tools is due; the last one that became due has ended.
         self._changed = anyio.Event()
@@ -1250,7 +1298,7 @@ class Connection:
         # Masked before it is cut: half a secret would not be found.
         text = self.workbench.config.mask(line).strip()[:_LOG_LIMIT]
         if text:
-            self.stderr.append(text[:300])
+            self.output.append(text[:300])
             log.info("[%s] %s", self.name, text)
 
     def mark_closed(self, reason: str) -> None:
@@ -1258,14 +1306,14 @@ class Connection:
         if not self.reason:
             if self.config.url and self.config.url not in reason:
                 reason = f"{self.config.url}: {reason}"
-            self.reason = " ".join(self.workbench.config.mask(reason).split())
+            self.reason = " ".join(self.workbench.config.mask(reason).split())[:2000]
         self.closed.set()
 
     def describe_end(self) -> str:
         """How it ended, with the last lines that it wrote to stderr."""
-        if not self.stderr:
+        if not self.output:
             return self.reason
-        return f"{self.reason}; its last stderr lines: {' | '.join(self.stderr)}"
+        return f"{self.reason}; its last stderr lines: {' | '.join(self.output)}"
 
     async def run(self) -> None:
         """Own the connection from the start of the server to the end."""
@@ -1277,9 +1325,10 @@ class Connection:
                     # but `initialize`.
                     log.info("%s: started again, in the older era", self.name)
                     self.reason = ""
-                    self.stderr.clear()
+                    self.output.clear()
                     self.closed = anyio.Event()
                     await self._hold(starting)
+            # The first reason counts: this one is for a start that took too long.
             self.mark_closed(f"no answer within {CONNECT_TIMEOUT:g} seconds")
             log.info("%s: %s", self.name, self.describe_end())
         finally:
@@ -1296,7 +1345,9 @@ class Connection:
                 tasks.start_soon(self._leave_when_closed, tasks.cancel_scope)
                 async with transport(self) as streams, self._open_session(streams):
                     await self._negotiate()
+                    self._is_probed = False
                     self.listed = await self._list_tools()
+                    self.has_started = True
                     # From now on it may live as long as it likes.
                     starting.deadline = math.inf
                     self.settled.set()
@@ -1336,15 +1387,13 @@ class Connection:
             self._is_probed = True
             with suppress(MCPError, RuntimeError, ValidationError):
                 await self.session.discover()
-            self._is_probed = self.closed.is_set()
             if self.session.protocol_version is not None:
                 return
         try:
             await self.session.initialize()
         except (RuntimeError, MCPError) as error:
             # A RuntimeError: it has answered in a version that knows no `initialize`.
-            only_newer = (types.UNSUPPORTED_PROTOCOL_VERSION, types.METHOD_NOT_FOUND)
-            if isinstance(error, MCPError) and error.code not in only_newer:
+            if isinstance(error, MCPError) and error.code not in _NEWER_ERRORS:
                 raise
             await self.session.discover()
 
@@ -1415,7 +1464,7 @@ class Connection:
         try:
             with anyio.fail_after(CONNECT_TIMEOUT):
                 new = await self._list_tools()
-        except (MCPError, ValidationError, TimeoutError) as error:
+        except (MCPError, ValueError, RuntimeError, TimeoutError) as error:
             log.warning("%s: kept its old tools: %s", self.name, explain(error))
             return
         old = self.listed
@@ -1475,6 +1524,7 @@ class Connection:
     async def call(self, params: JSON, on_progress: ProgressFnT | None) -> JSON:
         """Send `tools/call` with these wire parameters; the wire result as it came.
 
+        Cancelling the caller cancels it downstream, by a notification of the SDK.
         An older client is asked what a 2026-07-28 server wants to know, round after
         round. Raises `Unreached`, `ToolError` if the server died or gave no valid
         answer, `MCPError` for a JSON-RPC error of its own.
@@ -1495,7 +1545,10 @@ class Connection:
 
         https://modelcontextprotocol.io/specification/2026-07-28/basic/utilities/mrtr
         """
-        required = types.InputRequiredResult.model_validate(result, by_name=False)
+        try:
+            required = types.InputRequiredResult.model_validate(result, by_name=False)
+        except ValidationError as error:
+            raise ToolError(f"server '{self.name}': {explain(error)}") from None
         params: JSON = {}
         if required.request_state is not None:
             params["requestState"] = required.request_state
@@ -1546,7 +1599,7 @@ class Connection:
         except ValidationError as error:
             raise ToolError(f"server '{self.name}': {explain(error)}") from None
         except MCPError as error:
-            raise self._call_error(error) from None
+            raise await self._call_error(error) from None
         finally:
             _QUESTIONS.reset(token)
             # A dialog must not outlive the call that it is for.
@@ -1558,14 +1611,19 @@ class Connection:
         end = f"{self.describe_end()}; {_NOT_REPEATED}, {again}"
         return ToolError(f"server '{self.name}' {end}")
 
-    def _call_error(self, error: MCPError) -> Exception:
+    async def _call_error(self, error: MCPError) -> Exception:
         """What the error of a call means; the error itself if it is the server's own."""
         if error.data == _UNREACHED:
             return Unreached()
         # What the SDK gives to calls that are in flight at the end.
-        closed = (types.CONNECTION_CLOSED, "Connection closed")
-        if self.closed.is_set() and (error.code, error.message) == closed:
-            return self._death()
+        if (error.code, error.message) == (
+            types.CONNECTION_CLOSED,
+            "Connection closed",
+        ):
+            # A server may say so itself.
+            with anyio.move_on_after(2 * DRAIN_TIMEOUT):
+                await self.closed.wait()
+                return self._death()
         text = " ".join(error.message.split())
         if error.data == _FAILED:
             return ToolError(f"server '{self.name}': {text}")
@@ -1683,22 +1741,30 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
     with suppress(ValidationError):
         return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     # The SDK's parser fails on half a surrogate pair as well, and on deep nesting.
+    if b'"jsonrpc"' not in line:
+        return None
     try:
         message = decode_json(line.decode(errors="replace"))
     except (ValueError, RecursionError):
         return None
-    match message:
-        case {"jsonrpc": "2.0", "method": _}:
-            with suppress(ValidationError):
-                adapter = types.jsonrpc_message_adapter
-                return adapter.validate_python(message, by_name=False)
-        case {"jsonrpc": "2.0", "id": str() | int() as request_id}:
-            kind = types.JSONRPCError if "error" in message else types.JSONRPCResponse
-            try:
-                return kind.model_validate(message, by_name=False)
-            except ValidationError as error:
-                return _error_response(request_id, _failure(explain(error)))
-    return None
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        return None
+    if isinstance(message.get("id"), float):
+        # Some libraries make 2.0 of 2.
+        message["id"] = int(message["id"])
+    adapter: TypeAdapter[Any] = types.jsonrpc_message_adapter
+    if "method" not in message:
+        is_error = "error" in message
+        adapter = TypeAdapter(types.JSONRPCError if is_error else types.JSONRPCResponse)
+    try:
+        return cast(
+            types.JSONRPCMessage, adapter.validate_python(message, by_name=False)
+        )
+    except ValidationError as error:
+        request_id = message.get("id")
+        if "method" in message or not isinstance(request_id, str | int):
+            return None
+        return _error_response(request_id, _failure(explain(error)))
 
 
 def _failure(message: str, mark: str = _FAILED) -> MCPError:
@@ -1726,14 +1792,12 @@ async def _lines(
         while chunk := await read(_CHUNK):
             *ends, rest = chunk.split(b"\n")
             for end in ends:
-                yield bytes(line + end)
+                yield bytes(line + end)[:limit]
                 line.clear()
                 # Who writes without end would have the event loop to himself.
                 await asyncio.sleep(0)
             line += rest
-            if len(line) > limit:
-                yield bytes(line[:_LOG_LIMIT])
-                line.clear()
+            del line[limit:]
     if line:
         yield bytes(line)
 
@@ -1783,7 +1847,7 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         async for line in _lines(self.stdout.read):
             message = _read_message(line)
             if message is None:
-                self._connection.log_output(line.decode(errors="replace"))
+                self._log_output(line)
             else:
                 yield SessionMessage(message)
         self.stdin.close()
@@ -1792,10 +1856,15 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         self._connection.mark_closed(self._describe_status())
 
     async def _read_stderr(self) -> None:
-        async for line in _lines(self.stderr.read, _LOG_LIMIT):
-            self._connection.log_output(line.decode(errors="replace"))
+        async for line in _lines(self.stderr.read, 2 * _LOG_LIMIT):
+            self._log_output(line)
         # Who waits for this task wants to know the status.
         await self._exited.wait()
+
+    def _log_output(self, line: bytes) -> None:
+        # Of more than what is logged, for it is cut only after secrets are masked.
+        text = line[: 2 * _LOG_LIMIT].decode(errors="replace")
+        self._connection.log_output(text)
 
     def _describe_status(self) -> str:
         status = self._process.get_returncode()
@@ -1861,7 +1930,8 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
                 os.killpg(self._process.get_pid(), number)
                 return True
         elif number:
-            self._process.kill()
+            with suppress(ProcessLookupError):
+                self._process.kill()
         return False
 
 
@@ -1906,7 +1976,7 @@ _ABORT = "workbench/abort"
 _IDLE_TIMEOUT = 2.0
 # The most of an event over the older SSE transport, in the SDK.
 _SSE_LIMIT = 1 << 20
-_ENDPOINT = re.compile(rb"(?m)^event: ?endpoint\r?\ndata: ?(\S+)")
+_ENDPOINT = re.compile(rb"(?m)^data: ?(\S+)")
 # By these, the end of a host that has vanished shows after a minute.
 _TCP_OPTIONS = {
     "TCP_KEEPIDLE": 30,  # seconds
@@ -1937,6 +2007,7 @@ class _Events(httpx2.AsyncByteStream):
 
     response: httpx2.Response
     connection: Connection
+    has_endpoint: bool = False  # of the older SSE transport, the first event
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         is_sse = self.connection.config.transport == "sse"
@@ -1969,8 +2040,10 @@ class _Events(httpx2.AsyncByteStream):
     def _check_sse(self, events: bytes) -> None:
         """Say what the SDK's `sse_client` fails on, for it tells nobody in time."""
         url = self.response.request.url
-        for endpoint in _ENDPOINT.findall(events):
-            target = url.join(endpoint.decode(errors="replace"))
+        endpoint = _ENDPOINT.search(events)
+        if endpoint and not self.has_endpoint:
+            self.has_endpoint = True
+            target = url.join(endpoint[1].decode(errors="replace"))
             if (target.scheme, target.netloc) != (url.scheme, url.netloc):
                 elsewhere = f"another origin, {target.copy_with(query=None)}"
                 self.connection.mark_closed(f"its messages were to go to {elsewhere}")
@@ -2036,9 +2109,13 @@ class _HttpClient(httpx2.AsyncClient):
                 raise self._failed(f"{_status(response)} with {kind}, no answer", _LOST)
             answer.id = message["id"]
             headers[_SESSION_ID] = response.headers.get(_SESSION_ID, "")
+            body = _dump(answer)
         except MCPError as error:
-            answer = _error_response(message["id"], error)
-        body = _dump(answer)
+            body = _dump(_error_response(message["id"], error))
+        except (ValueError, RuntimeError) as error:
+            # A result that is nested too deeply, say: nobody else must pay for it.
+            failure = self._failed(explain(error), _LOST)
+            body = _dump(_error_response(message["id"], failure))
         return httpx2.Response(200, headers=headers, content=body, request=request)
 
     async def _send_oneway(
@@ -2078,12 +2155,12 @@ class _HttpClient(httpx2.AsyncClient):
         raise self._refusal(response)
 
     async def _fetch(self, request: httpx2.Request) -> httpx2.Response:
-        """The response after redirects that the SDK follows; read, if not events."""
+        """The response after redirects; read, unless it is an event stream."""
         request.extensions["trace"] = _keep_alive
         response = await super().send(request, stream=True)
         for _ in range(self.max_redirects):
-            following = next_request_within_origin(response)
-            if following is None:
+            following = response.next_request
+            if following is None or not _may_follow(request, following):
                 break
             await response.aclose()
             response = await super().send(following, stream=True)
@@ -2101,12 +2178,9 @@ class _HttpClient(httpx2.AsyncClient):
         """Whether a refusal is one of the session, and not of what was asked in it.
 
         Servers have many words for it, and a tool may have the same: so it is one if a
-        ping is refused with the very same. Where they do not speak of a session, it
-        takes the 404 that the protocol has for it.
+        ping is refused with the very same. Of 404, which the protocol has for it, the
+        words do not matter; others have to speak of a session.
         """
-        names_it = b"session" in response.content.lower()
-        if response.status_code != 404 and not names_it:
-            return False
         is_up = self._connection.settled.is_set() and not self._is_sse
         is_asked = request.method == "POST" and b'"method"' in request.content
         if not (is_up and is_asked and 400 <= response.status_code < 500):
@@ -2121,8 +2195,12 @@ class _HttpClient(httpx2.AsyncClient):
         with anyio.move_on_after(HTTP_TIMEOUT), faults:
             pong = await self._fetch(ping)
             await pong.aclose()
-            is_same = pong.status_code == response.status_code
-            return is_same and pong.content == response.content
+            if pong.status_code != response.status_code:
+                return False
+            if pong.status_code == 404:
+                return _SESSION_ID in request.headers
+            names_it = b"session" in response.content.lower()
+            return names_it and pong.content == response.content
         return False
 
     def _refusal(self, response: httpx2.Response) -> MCPError:
@@ -2137,8 +2215,10 @@ class _HttpClient(httpx2.AsyncClient):
             status += ': an older server? Add "type": "sse" to its configuration'
         with suppress(ValidationError, httpx2.ResponseNotRead):
             own = types.JSONRPCError.model_validate_json(response.content)
+            if own.error.code not in _FOR_CLIENT:
+                own.error.message += f" ({status})"
             return MCPError.from_error_data(own.error)
-        return self._failed(status)
+        return self._failed(status, _LOST if response.is_server_error else _FAILED)
 
     def _request_failed(self, error: httpx2.RequestError) -> MCPError:
         reason = explain(error)
@@ -2153,6 +2233,14 @@ class _HttpClient(httpx2.AsyncClient):
 
 def _status(response: httpx2.Response) -> str:
     return f"HTTP {response.status_code} {response.reason_phrase}"
+
+
+def _may_follow(request: httpx2.Request, following: httpx2.Request) -> bool:
+    """Whether a redirect keeps the method and the host, and goes to no plain HTTP."""
+    old, new = request.url, following.url
+    if (following.method, new.netloc) != (request.method, old.netloc):
+        return False
+    return new.scheme in (old.scheme, "https")
 
 
 def _has_events(response: httpx2.Response) -> bool:
@@ -2170,7 +2258,7 @@ async def _http_transport(connection: Connection) -> AsyncIterator[Streams]:
         transport = sse_client(url, httpx_client_factory=lambda *_, **__: http)
     else:
         transport = streamable_http_client(
-            url, http_client=http, max_sse_event_size=None
+            url, http_client=http, max_sse_event_size=_LINE_LIMIT
         )
 
     async def messages() -> AsyncIterator[SessionMessage]:
@@ -2183,9 +2271,9 @@ async def _http_transport(connection: Connection) -> AsyncIterator[Streams]:
     async def send(item: SessionMessage) -> None:
         # Not waited for: the SDK sends a notification only after the one before.
         sending.start_soon(write.send, item)
-        match item.message:
-            case types.JSONRPCNotification(params={"requestId": str() | int() as it}):
-                sending.start_soon(abort, it)  # it is cancelled
+        request_id = cancelled_id(item.message)
+        if request_id != "" and connection.config.transport == "http":
+            sending.start_soon(abort, request_id)
 
     async def abort(request_id: types.RequestId) -> None:
         """Stop reading the answer to a cancelled request, which may never come."""
@@ -2488,7 +2576,7 @@ async def _report(connection: Connection, width: int) -> None:
         state = f"\033[{color}m{state}\033[0m"
     lines = [f"{_short_name(connection):{width}}  {state}  {seconds:5.1f} s  {about}"]
     if not connection.is_up:
-        lines += connection.stderr
+        lines += connection.output
     _say("\n    ".join(lines))
 
 
