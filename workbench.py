@@ -359,7 +359,6 @@ class _ConfigReader:
         for key, default in _SWITCHES.items():
             if key in entry and self.read(entry, key, bool, place) != default:
                 return None
-
         if isinstance(entry.get("tools"), dict):
             # Codex keeps there which tools were approved: no filter.
             entry = {**entry, "tools.*": entry["tools"]}
@@ -389,12 +388,10 @@ class _ConfigReader:
                     values[name] = value
                     self.check_value(name, value, _join(place, key))
         possible = ["stdio"] if is_local else ["http", "sse"]
-        transport = _TRANSPORTS.get(values.get("transport", possible[0]), "")
-        if transport not in possible:
-            written = "transport" if "transport" in entry else "type"
-            expected = " or ".join(possible)
-            self.add_problem(f"{place}.{written}", expected, "another string")
-        values["transport"] = transport
+        values["transport"] = _TRANSPORTS.get(values.get("transport", possible[0]), "")
+        if values["transport"] not in possible:
+            at = f"{place}.{'transport' if 'transport' in entry else 'type'}"
+            self.add_problem(at, " or ".join(possible), "another string")
         values["tool_filters"] = values.pop("toolFilters", ("*",))
         return ServerConfig(**values, excluded_tools=excluded)
 
@@ -463,7 +460,7 @@ class _ConfigReader:
 
     def expand(self, place: str, reference: re.Match[str]) -> str:
         """The value of `${VAR}` or `${VAR:-default}`; what is neither stays as it is."""
-        name = reference["name"] or ""
+        name = reference["name"]
         # A default is for a variable that is not set: an empty one wins over it.
         value = self.environ.get(name, reference["default"])
         if value is not None:
@@ -516,8 +513,10 @@ def _decode_commented(text: str) -> Any:
     """Decode JSON with comments and trailing commas, as editors write it."""
 
     def blank(found: re.Match[str]) -> str:
+        if found["string"]:
+            return found["string"]
         # By spaces: the lines and columns in errors stay those of the file.
-        return found["string"] or re.sub(r"[^\n]", " ", found[0])
+        return re.sub(r"[^\n]", " ", found[0])
 
     return decode_json(_TRAILING_COMMA.sub(blank, _COMMENT.sub(blank, text)))
 
@@ -685,8 +684,9 @@ class Workbench:
             if servers and len(failed) == len(servers):
                 reasons = "; ".join(f"{each}: {why}" for each, why in failed.items())
                 raise ToolError(f"Toolbox '{toolbox}' could not be opened. {reasons}")
-            is_late = anyio.current_time() >= last_deadline
-            if answer["servers_connected"] or is_late or not servers:
+            if answer["servers_connected"] or not servers:
+                return answer
+            if anyio.current_time() >= last_deadline:
                 return answer
             # Another open has started one again that had failed here.
 
@@ -777,7 +777,8 @@ class Workbench:
             for tool in connection.tools:
                 names.append(full_tool_name(toolbox, server, tool))
         close = [each for each in names if each.endswith(f"__{name}")]
-        close = close or difflib.get_close_matches(name, names, cutoff=0.5)
+        if not close:
+            close = difflib.get_close_matches(name, names, cutoff=0.5)
         return f". Did you mean {' or '.join(close)}?" if close else ""
 
 
@@ -999,7 +1000,7 @@ def _decode_arguments(value: Any) -> Any:
 
 def _decode_patterns(value: Any) -> Any:
     """A list of patterns for a single one, for a list in a string, and for nothing."""
-    if value is None or value == "":
+    if value in (None, ""):
         return []
     decoded = _decode(value)
     return decoded if isinstance(decoded, list) else [value]
@@ -1674,6 +1675,20 @@ def _explain_validation(error: ValidationError) -> str:
     return f"its answer is not valid MCP: {place}: {first['msg']}"
 
 
+async def _ask(
+    client: ServerSession, request: types.ServerRequest, result: type[types.Result]
+) -> Any:
+    """A client's answer to a server's question, unless the call that it is for ends."""
+    with anyio.CancelScope() as scope:
+        questions = _QUESTIONS.get(set())
+        questions.add(scope)
+        try:
+            return await client.send_request(request, result)
+        finally:
+            questions.discard(scope)
+    raise MCPError(types.INTERNAL_ERROR, "the call that it was asked in is over")
+
+
 def _relay(client: ServerSession | None) -> JSON:
     """What servers may ask of a client, as arguments of their `ClientSession`.
 
@@ -1687,15 +1702,7 @@ def _relay(client: ServerSession | None) -> JSON:
     # A client that names no mode has the form.
     modes = elicitation.model_dump(exclude_none=True) or {"form": {}}
 
-    async def ask(request: types.ServerRequest, result: type[types.Result]) -> Any:
-        with anyio.CancelScope() as scope:
-            questions = _QUESTIONS.get(set())
-            questions.add(scope)
-            try:
-                return await client.send_request(request, result)
-            finally:
-                questions.discard(scope)
-        raise MCPError(types.INTERNAL_ERROR, "the call that it was asked in is over")
+    ask = functools.partial(_ask, client)
 
     async def sample(_: Any, params: types.CreateMessageRequestParams) -> Any:
         request = types.CreateMessageRequest(params=params)
@@ -1747,11 +1754,14 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
         message = decode_json(line.decode(errors="replace"))
     except (ValueError, RecursionError):
         return None
-    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+    if not isinstance(message, dict):
+        return None
+    if message.get("jsonrpc") != "2.0":
         return None
     if isinstance(message.get("id"), float):
         # Some libraries make 2.0 of 2.
-        message["id"] = int(message["id"])
+        with suppress(OverflowError, ValueError):
+            message["id"] = int(message["id"])
     adapter: TypeAdapter[Any] = types.jsonrpc_message_adapter
     if "method" not in message:
         is_error = "error" in message
@@ -1762,9 +1772,9 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
         )
     except ValidationError as error:
         request_id = message.get("id")
-        if "method" in message or not isinstance(request_id, str | int):
-            return None
-        return _error_response(request_id, _failure(explain(error)))
+        if "method" not in message and isinstance(request_id, str | int):
+            return _error_response(request_id, _failure(explain(error)))
+        return None
 
 
 def _failure(message: str, mark: str = _FAILED) -> MCPError:
@@ -1879,19 +1889,20 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         """Whether something was written to its stdin and nothing is left in the pipe."""
         if sys.platform == "win32":
             return True  # it cannot be asked there
-        if self._stdin_copy is None or not self._has_sent:
+        if self._stdin_copy is None:
             return False
         import fcntl
         import termios
 
         unread = fcntl.ioctl(self._stdin_copy, termios.FIONREAD, bytes(4))
-        return not any(unread)
+        return self._has_sent and not any(unread)
 
     async def _send(self, item: SessionMessage) -> None:
         message = item.message
         if not self.stdin.is_closing():
             self.stdin.write(_dump(message) + b"\n")
-            self._has_sent = self._has_sent or not self.stdin.is_closing()
+            if not self.stdin.is_closing():
+                self._has_sent = True
         # The write itself may have shown that nobody reads it.
         if self.stdin.is_closing() and isinstance(message, types.JSONRPCRequest):
             # Why is known only when the rest of its output has been read.
@@ -2085,7 +2096,7 @@ class _HttpClient(httpx2.AsyncClient):
             with anyio.CancelScope(shield=True):
                 return await self._send_oneway(request, EXIT_GRACE)
         message = json.loads(request.content)
-        if "method" not in message or "id" not in message:
+        if not {"method", "id"} <= message.keys():
             return await self._send_oneway(request, HTTP_TIMEOUT)
         if self._is_sse:
             # Its answer comes over the one event stream.
@@ -2181,9 +2192,11 @@ class _HttpClient(httpx2.AsyncClient):
         ping is refused with the very same. Of 404, which the protocol has for it, the
         words do not matter; others have to speak of a session.
         """
-        is_up = self._connection.settled.is_set() and not self._is_sse
-        is_asked = request.method == "POST" and b'"method"' in request.content
-        if not (is_up and is_asked and 400 <= response.status_code < 500):
+        if self._is_sse or not self._connection.settled.is_set():
+            return False
+        if request.method != "POST" or b'"method"' not in request.content:
+            return False
+        if not 400 <= response.status_code < 500:
             return False
         # With the id of what was refused: only so are the refusals the same.
         request_id = json.loads(request.content).get("id", "ping")
@@ -2284,12 +2297,9 @@ async def _http_transport(connection: Connection) -> AsyncIterator[Streams]:
         await write.send(SessionMessage(request))
 
     streams = Streams(messages(), send, MAX_QUESTIONS)
+    sending = anyio.create_task_group()
     # The client has no exit of its own that would wait for what is still open.
-    async with (
-        aclosing(http),
-        transport as (read, write),
-        anyio.create_task_group() as sending,
-    ):
+    async with aclosing(http), transport as (read, write), sending:
         yield streams
         sending.cancel_scope.cancel()
 
@@ -2414,7 +2424,9 @@ def exit_by_force_after(seconds: float, status: int) -> None:
 async def serve_stdio(server: Server[Any]) -> None:
     """Serve over stdin and stdout until one of them is closed."""
     modes = [os.fstat(descriptor).st_mode for descriptor in (0, 1)]
-    are_pipes = all(stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) for mode in modes)
+    are_pipes = all(
+        stat.S_IFMT(mode) in (stat.S_IFIFO, stat.S_IFSOCK) for mode in modes
+    )
     # What comes in on a socket that is both would be taken for the end of stdout.
     is_one_socket = os.path.sameopenfile(0, 1)
     if are_pipes and not is_one_socket and sys.platform != "win32":
@@ -2444,7 +2456,8 @@ async def _serve(server: Server[Any], client: Streams) -> None:
             if method == "initialize" and is_probed:
                 opening.append(item)
                 return
-            is_probed = is_probed or method == "server/discover"
+            if method == "server/discover":
+                is_probed = True
             yield item
         exit_by_force_after(EXIT_TIMEOUT, 0)
 
@@ -2673,12 +2686,14 @@ class _StderrHandler(logging.Handler):
         line = self._mask(self.format(record)).encode(errors="replace") + b"\n"
         # Nobody may read it any more.
         with suppress(OSError):
-            # On Windows no pipe can be asked for room.
-            while line and (
-                sys.platform == "win32" or select.select((), (2,), (), 0)[1]
-            ):
+            while line and self._has_room():
                 # PIPE_BUF of the POSIX standard: so much never blocks.
                 line = line[os.write(2, line[:512]) :]
+
+    def _has_room(self) -> bool:
+        if sys.platform == "win32":
+            return True  # no pipe can be asked there
+        return bool(select.select((), (2,), (), 0)[1])
 
 
 def parse_command_line(arguments: list[str] | None) -> argparse.Namespace:
@@ -2691,12 +2706,14 @@ def parse_command_line(arguments: list[str] | None) -> argparse.Namespace:
     add("config", nargs="?", metavar="CONFIG", help="path of the configuration file")
     add_mode("--check", action="store_true", help="start every server, report on each")
     add_mode("--toolbox", action="store_true", help="serve the built-in echo and time")
-    add_mode("--call", nargs="+", metavar=("NAME", "JSON"), help="call one tool")
+    add_mode(
+        "--call", nargs="+", default=[], metavar=("NAME", "JSON"), help="call a tool"
+    )
     add("--http", metavar="[HOST:]PORT", help="serve the toolbox over HTTP")
     add("--verbose", action="store_true", help="log debug lines")
     add("--version", action="version", version=__version__)
     options = parser.parse_args(arguments)
-    given = options.call or []
+    given = options.call
     if len(given) > 2 or any(map(os.path.exists, given)):
         parser.error("--call takes NAME and one JSON object; CONFIG goes before --call")
     if options.http is not None and not options.toolbox:
