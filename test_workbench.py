@@ -1289,7 +1289,6 @@ async def shown_names(client: Client, tools: Any = None) -> list[str]:
 
 
 async def at_once(count: int, call: Callable[[], Any]) -> list[Any]:
-    """What so many concurrent calls return."""
     return await asyncio.gather(*(call() for _ in range(count)))
 
 
@@ -1878,7 +1877,6 @@ async def become(client: Client, *tools: dict[str, Any], **more: Any) -> None:
 
 
 async def changed(client: Client) -> list[dict[str, Any]]:
-    """What `open_toolbox` shows of the tools that change."""
     tools = []
     for shown in (await open_box(client))["tools"]:
         name = shown["name"].removeprefix("box__a__")
@@ -2198,7 +2196,6 @@ async def raw_call(
 
 
 async def answer_of(client: Client, tool: str, given: Any = None, **more: Any) -> Any:
-    """The JSON that is the text of a tool's result."""
     result = await raw_call(client, tool, given, **more)
     return json.loads(result["content"][0]["text"])
 
@@ -2396,7 +2393,6 @@ async def test_an_older_client_is_asked_all_questions_round_after_round() -> Non
 
 
 def asking(answer: Any) -> dict[str, Any]:
-    """A round with a form that the ear answers so."""
     params = {**FORM, "_meta": {"answer": answer}}
     return {"inputRequests": {"who": {**ELICIT, "params": params}}}
 
@@ -2567,7 +2563,6 @@ def test_a_fault_costs_only_its_server(tmp_path: Path) -> None:
 
 
 def peak_memory(pid: int) -> int:
-    """The most memory that a process has had so far, in MB."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) // 1000
 
@@ -3092,7 +3087,6 @@ def toolbox() -> Iterator[HttpToolbox]:
 
 
 def request_bytes(method: str, params: dict[str, Any]) -> bytes:
-    """A JSON-RPC request as it goes over the wire."""
     message = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
     return json.dumps(message).encode()
 
