@@ -92,7 +92,7 @@ except ImportError as error:
 
 __version__ = "0.10.0"
 
-# In seconds. A client closes our stdin, waits 2 s, sends SIGTERM, waits 2 s and kills us:
+# In seconds. A client closes our stdin, waits 2 s, sends SIGTERM, waits 2 s and kills:
 # so 2 * EXIT_GRACE + DRAIN_TIMEOUT < EXIT_TIMEOUT < 4.
 OPEN_TIMEOUT = 5.0  # then `open_toolbox` answers with the servers that are up
 ANSWER_TIMEOUT = 50.0  # then in any case: clients give up on a request at 60
@@ -437,7 +437,7 @@ class _ConfigReader:
         self.secrets += [value for _, value in parse_qsl(query)]
 
     def read(self, data: JSON, key: str, kind: type, place: str) -> Any:
-        """`data[key]`, expanded, if it is of this JSON type; else None, and a problem."""
+        """`data[key]`, expanded, if of this JSON type; else None, and a problem."""
         value = data.get(key, _MISSING)
         at = _join(place, key)
         if not self.is_kind(value, kind, at):
@@ -459,7 +459,7 @@ class _ConfigReader:
         return _REFERENCE.sub(functools.partial(self.expand, place), value)
 
     def expand(self, place: str, reference: re.Match[str]) -> str:
-        """The value of `${VAR}` or `${VAR:-default}`; what is neither stays as it is."""
+        """The value of `${VAR}` or `${VAR:-default}`; what is neither stays as is."""
         name = reference["name"]
         # A default is for a variable that is not set: an empty one wins over it.
         value = self.environ.get(name, reference["default"])
@@ -492,7 +492,7 @@ class _ConfigReader:
 def parse_config(
     data: Any, environ: Mapping[str, str], source: str = "configuration"
 ) -> WorkbenchConfig:
-    """Check a decoded configuration and expand its variables, or raise `ConfigError`."""
+    """Check a decoded configuration, expand its variables; or raise `ConfigError`."""
     reader = _ConfigReader(environ)
     toolboxes = reader.read_toolboxes(data)
     if reader.problems:
@@ -585,7 +585,7 @@ def split_tool_name(name: str) -> tuple[str, str, str]:
 
 
 def matches_pattern(pattern: str, *names: str) -> bool:
-    """Whether a pattern matches a tool's toolbox, server and name, or the first of them.
+    """Whether a pattern matches toolbox, server and name of a tool, or the first of it.
 
     Its parts are counted from the right: `read_*` is of any server, `slack__*` is all
     of one, `work__slack__post` is one tool.
@@ -1613,7 +1613,7 @@ class Connection:
         return ToolError(f"server '{self.name}' {end}")
 
     async def _call_error(self, error: MCPError) -> Exception:
-        """What the error of a call means; the error itself if it is the server's own."""
+        """What the error of a call means; the error itself, if the server's own."""
         if error.data == _UNREACHED:
             return Unreached()
         # What the SDK gives to calls that are in flight at the end.
@@ -1656,6 +1656,9 @@ def explain(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, ValidationError):
         text = _explain_validation(error)
+    elif isinstance(error, socket.gaierror):
+        # Its number is not one of the system's.
+        text = f"the host is not found: {error.strerror}"
     elif isinstance(error, OSError) and error.errno:
         # asyncio has texts of its own, which leave out what was wrong.
         text = os.strerror(error.errno)
@@ -1886,7 +1889,7 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         return f"was killed by {names.get(-status, f'signal {-status}')}"
 
     def _has_read_all(self) -> bool:
-        """Whether something was written to its stdin and nothing is left in the pipe."""
+        """Whether something was written to its stdin, and nothing is left of it."""
         if sys.platform == "win32":
             return True  # it cannot be asked there
         if self._stdin_copy is None:
@@ -2534,7 +2537,7 @@ def serve_http(address: str) -> int:
 
 
 async def check(config: WorkbenchConfig) -> int:
-    """Start every server once and report on each, then sizes; status 1 if one failed."""
+    """Start every server once and report on each, then sizes; 1 if one failed."""
     if not config.toolboxes:
         _say(f"No server is configured in {config.source}.")
         return 1
