@@ -1408,6 +1408,31 @@ async def test_at_the_timeout_a_client_is_told_that_a_server_still_starts(
     assert noted_pids(notes) == [pid]
 
 
+async def test_a_failed_open_does_not_end_another_one(tmp_path: Path) -> None:
+    """All servers of the first one fail, but `a` was started again by the second."""
+    notes, folder = tmp_path / "a", tmp_path / "later"
+    gate, end = tmp_path / "gate", tmp_path / "end"
+    failing = runs(f"while not os.path.exists({str(end)!r}): time.sleep(0.01)")
+    config = configuration(a=entry("noted", notes, gate, cwd=str(folder)), b=failing)
+    settled: list[Any] = []
+
+    async def on_progress(*progress: Any) -> None:
+        settled.append(progress)
+
+    async with connected(config) as client:
+        first = asyncio.ensure_future(open_box(client, progress_callback=on_progress))
+        await until(lambda: len(settled) == 1)
+        folder.mkdir()
+        second = asyncio.ensure_future(open_box(client))
+        await until(notes.exists)
+        end.touch()
+        await until(lambda: len(settled) == 2)
+        gate.touch()
+        assert (await first)["servers_connected"] == 1
+        assert (await second)["servers_connected"] == 1
+        assert text(await use(client, "a", "pid")) == str(noted_pids(notes)[0])
+
+
 @ERAS
 async def test_progress_tells_who_has_settled(tmp_path: Path, mode: str) -> None:
     gate = tmp_path / "gate"
@@ -2004,6 +2029,31 @@ async def test_an_announcement_without_the_capability_warns(log: Logs) -> None:
     told = "Received tools notification from server without listChanged capability: "
     assert log.record_tuples.count(("workbench", logging.WARNING, f"{told}box/a")) == 1
     assert "Server supports tool change notifications: box/a" not in log.messages
+
+
+async def test_a_stream_of_changes_that_is_refused_or_ends_at_once_is_left_alone(
+    tmp_path: Path, monkeypatch: Monkey
+) -> None:
+    """One is not asked for again, the other after growing pauses."""
+    monkeypatch.setattr(workbench, "LISTEN_PAUSE", 0.05)
+    serving = """
+def listen(request):
+    note({!r}, time.monotonic_ns())
+    {}
+discovered = {{"capabilities": {{"tools": {{"listChanged": True}}}}}}
+discovered |= Eras.hints | {{"supportedVersions": [MODERN], "resultType": "complete"}}
+known = {{"server_discover": lambda _: discovered, "subscriptions_listen": listen}}
+known["tools_list"] = lambda _: Eras.hints | {{"tools": [], "resultType": "complete"}}
+serve_raw(**known)"""
+    refused, ended = tmp_path / "refused", tmp_path / "ended"
+    a = runs(serving.format(str(refused), "refuse(request, -32601)"))
+    b = runs(serving.format(str(ended), 'return {"resultType": "complete"}'))
+    async with opened("auto", a=a, b=b):
+        await until(lambda: ended.exists() and len(noted_pids(ended)) == 5)
+    assert len(noted_pids(refused)) == 1
+    moments = noted_pids(ended)
+    pauses = [late - early for early, late in itertools.pairwise(moments)]
+    assert all(pauses[n] > 0.04e9 * 2**n for n in range(4)), pauses  # nanoseconds
 
 
 # === Connections: results =============================================================
@@ -2882,6 +2932,49 @@ async def test_a_remote_server_gets_the_answer_to_its_question(server: Remote) -
             assert json.loads(text(await use(client, "a", "ask"))) == ACCEPTED
 
 
+async def test_a_json_body_is_the_answer_whatever_its_id(server: Remote) -> None:
+    def body(**message: Any) -> bytes:
+        whole = {"jsonrpc": "2.0", "id": None, **message}
+        return response(200, json.dumps(whole, indent=1))
+
+    error = {"code": 7, "message": "no luck"}
+    server.answers["result"] = body(id=999, result=text_result("the answer"))
+    server.answers.update(error=body(error=error), none=body(method="x"))
+    async with opened(a=server.at()) as client:
+        with anyio.fail_after(20):
+            assert text(await use(client, "a", "result")) == "the answer"
+            assert "7: no luck" in text(await use(client, "a", "error"))
+            assert "HTTP 200" in text(await use(client, "a", "none"))
+
+
+@pytest.mark.parametrize("end", ["cancelled", "cut"])
+async def test_a_call_that_ends_takes_its_question_back(
+    end: str, server: Remote
+) -> None:
+    async def ask(_: Any, stream: Any) -> Any:
+        params = {**FORM, "_meta": {"answer": "never"}}
+        stream.write(STREAM + event({**ELICIT, "id": "q", "params": params}))
+        if end == "cut":
+            await ear.asked.wait()
+            return b""
+        await until(lambda: "notifications/cancelled" in server.calls)
+        over = {"method": "notifications/cancelled", "params": {"requestId": "q"}}
+        stream.write(event(over))
+        await anyio.sleep_forever()
+
+    server.answers["ask"] = ask
+    ear = Ear()
+    async with hearing("legacy", ear, a=server.at()) as client:
+        call = asyncio.ensure_future(use(client, "a", "ask"))
+        with anyio.fail_after(20):
+            await ear.asked.wait()
+            if end == "cancelled":
+                call.cancel()
+            else:
+                assert "not repeated" in text(await call)
+            await ear.withdrawn.wait()
+
+
 @pytest.mark.parametrize("stale", ["404", "400", "unauthorized"])
 async def test_a_forgotten_session_is_replaced(stale: str, server: Remote) -> None:
     server.stale = stale
@@ -3557,6 +3650,40 @@ def test_an_interrupted_check_leaves_nothing(tmp_path: Path) -> None:
         wire.hanging()
         wire.end("SIGINT")
         assert wire.status() == 1
+
+
+def test_a_worker_has_its_grace_when_its_launcher_ends_first(tmp_path: Path) -> None:
+    launcher = """
+if not os.fork():
+    def end(*_):
+        time.sleep(0.2)  # a database writes what it has
+        Path(f"{os.getpid()}.saved").touch()
+        os._exit(0)
+    signal.signal(signal.SIGTERM, end)
+    Path(f"{os.getpid()}.pid").touch()
+    signal.pause()
+serve_raw(tool())"""
+    with Wire(tmp_path, a=runs(launcher)) as wire:
+        wire.initialize().use("a")
+        anyio.run(until, lambda: len(list(tmp_path.glob("*.pid"))) > 0)
+        wire.end("end of stdin")
+        assert wire.status() == 0
+    assert list(tmp_path.glob("*.saved"))
+
+
+def test_stdin_and_stdout_may_be_one_socket(tmp_path: Path) -> None:
+    """As socat and inetd have it; here with answers that the client does not read."""
+    ours, theirs = socket.socketpair()
+    stdio = {"stdin": theirs, "stdout": theirs}
+    big = ("tools_call", "answers 1 MB")
+    with ours, theirs, Wire(tmp_path, stdio=stdio, big=big) as wire:
+        wire.process.stdin = ours.makefile("wb")
+        wire.process.stdout = ours.makefile("rb")
+        assert wire.initialize().still_serves()
+        wire.begin_use("big")
+        anyio.run(until, lambda: bool(select.select([ours], [], [], 0)[0]))
+        ours.shutdown(socket.SHUT_WR)
+        assert wire.status() == 0
 
 
 # === Running: faults of clients =======================================================
