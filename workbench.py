@@ -1847,6 +1847,11 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
             if not pipe.closed:
                 self._stdin_copy = os.dup(pipe.fileno())
 
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        # Nobody waits for the end of stdin: asyncio would log its exception, and keep
+        # with it all that the traceback refers to.
+        super().pipe_connection_lost(fd, None if fd == 0 else exc)
+
     def process_exited(self) -> None:
         super().process_exited()
         self._exited.set()
