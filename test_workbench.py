@@ -1243,6 +1243,15 @@ sys.exit(" ".join(forms))"""
         assert "s3cret" not in reason
 
 
+def test_a_secret_is_masked_whole_whatever_it_is_part_of() -> None:
+    mask = workbench.make_mask(["12345678", "abcdefgh", "abcdefghSECRET"])
+    assert mask("12345678 abcdefghSECRET") == "*** ***"
+    words = one_server({"command": "x", "env": {"A": "pa$SWORD-0123"}})
+    assert workbench.parse_config(words, {}).mask("pa$SWORD-0123") == "***"
+    login = one_server({"url": "http://u:abc:defg12@h/"})
+    assert workbench.parse_config(login, {}).mask("abc:defg12") == "***"
+
+
 # === Tool names =======================================================================
 
 
@@ -1628,6 +1637,21 @@ async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
             prefix = f"Error executing tool '{tool_name}' in toolbox '{toolbox}': "
             assert result.is_error and text(result).startswith(prefix)
             assert reason in text(result).removeprefix(prefix)
+
+
+async def test_the_note_is_silent_on_servers_that_are_not_up_and_short() -> None:
+    config = configuration(a=entry("plain"), b=MISSING)
+    async with connected(config) as client:
+        assert "note" not in await open_box(client, ["b__*", "a__echo"])
+        assert len((await open_box(client, f"a__{60_000 * 'x'}"))["note"]) < 2_000
+
+
+async def test_a_call_starts_a_server_that_fails_only_once(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    failing = {"command": "sh", "args": ["-c", f"echo $$ >> {starts}; exit 3"]}
+    async with connected(configuration(a=failing)) as client:
+        assert "status 3" in text(await use(client, "a", "echo"))
+    assert len(noted_pids(starts)) == 1
 
 
 # === MCP server =======================================================================
@@ -2080,6 +2104,15 @@ ANSWER_FAILED = "Error executing tool 'box__a__answer' in toolbox 'box': "
 CLOSED: dict[str, Any] = {"code": -32000, "message": "Connection closed"}
 ERRORS = [CLOSED, CLOSED | {"data": {"retry": True}}]
 ERRORS += [{"code": -32603, "message": "no luck"}, {"code": 42, "message": "no"}]
+
+
+async def test_an_error_of_the_server_keeps_its_lines_and_its_short_data() -> None:
+    error = {"code": -32603, "message": "one\n  two\x1b[31m", "data": {"errorCode": 7}}
+    async with opened(a=MIRROR) as client:
+        reason = text(await use(client, "a", "answer", {"error": error}))
+        assert 'one\n  two  (data: {"errorCode":7})' in reason
+        long = {**error, "data": "x" * 1_000}
+        assert "xxx" not in text(await use(client, "a", "answer", {"error": long}))
 
 
 async def test_an_error_of_the_server_is_told_and_its_data_have_no_power() -> None:
