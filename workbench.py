@@ -631,8 +631,9 @@ class Workbench:
         Without any `await`, so that concurrent callers share one attempt.
         """
         connections = self.open_toolboxes.setdefault(toolbox, {})
-        if server not in connections or connections[server].ended:
-            connections[server] = Connection(self, toolbox, server)
+        former = connections.get(server)
+        if former is None or former.ended:
+            connections[server] = Connection(self, toolbox, server, former)
             self.task_group.start_soon(connections[server].run)
         return connections[server]
 
@@ -660,35 +661,29 @@ class Workbench:
             if not patterns or find_patterns(patterns, toolbox, server):
                 servers.append(server)
                 self.start(toolbox, server)
-        settled: set[str] = set()
+        settled: list[str] = []
 
         async def wait_for(connection: Connection) -> None:
             await connection.wait_until_current(early_deadline)
-            if connection.ended and connection.has_started:
-                # It may have been restarted, which shows only when it is asked.
+            if connection.ended and connection.may_be_repeated:
+                # A remote server may have been restarted, which shows when it is asked.
                 connection = self.start(toolbox, connection.server)
                 await connection.wait_until_current(early_deadline)
             if connection.is_up:
                 waiting.cancel_scope.deadline = early_deadline
-            if connection.server not in settled:
-                settled.add(connection.server)
-                await on_progress(len(settled), len(servers), connection.server)
+            settled.append(connection.server)
+            await on_progress(len(settled), len(servers), connection.server)
 
-        while True:
-            async with anyio.create_task_group() as waiting:
-                waiting.cancel_scope.deadline = last_deadline
-                for server in servers:
-                    waiting.start_soon(wait_for, self.open_toolboxes[toolbox][server])
-            answer = self.answer(toolbox, servers, patterns)
-            failed = answer.get("servers_failed", {})
-            if servers and len(failed) == len(servers):
-                reasons = "; ".join(f"{each}: {why}" for each, why in failed.items())
-                raise ToolError(f"Toolbox '{toolbox}' could not be opened. {reasons}")
-            if answer["servers_connected"] or not servers:
-                return answer
-            if anyio.current_time() >= last_deadline:
-                return answer
-            # Another open has started one again that had failed here.
+        async with anyio.create_task_group() as waiting:
+            waiting.cancel_scope.deadline = last_deadline
+            for server in servers:
+                waiting.start_soon(wait_for, self.open_toolboxes[toolbox][server])
+        answer = self.answer(toolbox, servers, patterns)
+        failed = answer.get("servers_failed", {})
+        if servers and len(failed) == len(servers):
+            reasons = "; ".join(f"{each}: {why}" for each, why in failed.items())
+            raise ToolError(f"Toolbox '{toolbox}' could not be opened. {reasons}")
+        return answer
 
     def answer(self, toolbox: str, servers: list[str], patterns: list[str]) -> JSON:
         """The result of `open_toolbox`: these servers' state and their tools."""
@@ -751,8 +746,8 @@ class Workbench:
                     raise ToolError(f"{whose} has no tool '{tool}'{closest}")
                 with suppress(Unreached):
                     return await connection.call({"name": tool, **params}, on_progress)
-            elif not connection.has_started:
-                break  # and would fail again
+            elif not connection.may_be_repeated:
+                break
         raise ToolError(f"{whose} has not seen the call: {connection.describe_end()}")
 
     def route(self, toolbox: str, name: str) -> tuple[str, str]:
@@ -842,12 +837,12 @@ def bounded(answer: JSON) -> JSON:
     then, if that is not enough, all but their name; no more of them than necessary, and
     the note says so. What servers say at length is cut before.
     """
-    if _size(answer) > ANSWER_LIMIT:
+    if _size(_without_empty(answer)) > ANSWER_LIMIT:
         for texts in (answer["instructions"], answer["servers_failed"]):
-            if len(compact(texts)) > ANSWER_LIMIT // 4:
+            if _size(texts) > ANSWER_LIMIT // 4:
                 for server, text in texts.items():
                     texts[server] = first_line(text)
-    if _size(answer) > ANSWER_LIMIT:
+    if _size(_without_empty(answer)) > ANSWER_LIMIT:
         tools = answer["tools"]
         former_note = answer["note"]
         about = (
@@ -856,16 +851,16 @@ def bounded(answer: JSON) -> JSON:
         about += " with their names in 'tools' to get it."
         # The number that is told in the end has at most as many digits.
         answer["note"] = f"{former_note} {len(tools)} {about}".strip()
-        excess = _size(answer) - ANSWER_LIMIT
+        excess = _size(_without_empty(answer)) - ANSWER_LIMIT
         for kept in ({"name", "description"}, {"name"}):
-            for tool in sorted(tools, key=_tool_size, reverse=True):
+            for tool in sorted(tools, key=_size, reverse=True):
                 if excess <= 0:
                     break
-                excess -= _tool_size(tool)
+                excess -= _size(tool)
                 tool["description"] = first_line(tool["description"])
                 for key in tool.keys() - kept:
                     del tool[key]
-                excess += _tool_size(tool)
+                excess += _size(tool)
         number = sum("inputSchema" not in tool for tool in tools)
         answer["note"] = f"{former_note} {number} {about}".strip()
     return _without_empty(answer)
@@ -876,12 +871,8 @@ def _without_empty(answer: JSON) -> JSON:
     return {key: item for key, item in answer.items() if item or key in always}
 
 
-def _size(answer: JSON) -> int:
-    return len(compact(_without_empty(answer)))
-
-
-def _tool_size(tool: JSON) -> int:
-    return len(compact(tool))
+def _size(value: JSON) -> int:
+    return len(compact(value))
 
 
 def first_line(text: str) -> str:
@@ -1246,8 +1237,7 @@ class Connection:
     leaves what belongs to it; everyone else waits for its events and calls through it.
 
                   settled  closed
-        starting     -       -     a process that ends when it is probed is started
-                                   once more, and `closed` is made anew
+        starting     -       -
         up          set      -     session and listed are there
         ended       set     set    reason says why; it is of no more use, but what runs
                                    of it may still take its time to stop
@@ -1257,7 +1247,13 @@ class Connection:
 
     session: ClientSession
 
-    def __init__(self, workbench: Workbench, toolbox: str, server: str) -> None:
+    def __init__(
+        self,
+        workbench: Workbench,
+        toolbox: str,
+        server: str,
+        former: Connection | None,
+    ) -> None:
         self.workbench = workbench
         self.toolbox = toolbox
         self.server = server
@@ -1266,15 +1262,16 @@ class Connection:
         # The server is offered what this client can do.
         self.client = workbench.client
         self.listed: dict[str, types.Tool] = {}
-        self.has_started = False
         self.reason = ""
         self.output: deque[str] = deque(maxlen=20)
         self.settled = anyio.Event()
         self.closed = anyio.Event()
-        # Set by a process that ends after it has read all that we have sent.
-        self.has_read_all = False
+        # The next one may do better than this one, if this one ends.
+        self.may_be_repeated = False
         # It was sent `server/discover`, and nothing has been agreed on since.
-        self._is_probed = False
+        self.is_probed = False
+        # It is spoken to in the older era alone: see `mark_older`.
+        self.is_older: bool = former is not None and former.is_older
         # A refresh of the tools is due; the last one that became due has ended.
         self._changed = anyio.Event()
         self._refreshed = anyio.Event()
@@ -1310,6 +1307,14 @@ class Connection:
             self.reason = " ".join(self.workbench.config.mask(reason).split())[:2000]
         self.closed.set()
 
+    def mark_older(self) -> None:
+        """It ended when it was probed, as servers on older releases of the Rust SDK do.
+
+        They end at any first request but `initialize`.
+        """
+        self.is_older = True
+        self.may_be_repeated = True
+
     def describe_end(self) -> str:
         """How it ended, with the last lines that it wrote to stderr."""
         if not self.output:
@@ -1321,14 +1326,6 @@ class Connection:
         try:
             with anyio.move_on_after(CONNECT_TIMEOUT) as starting:
                 await self._hold(starting)
-                if self._is_probed and self.has_read_all:
-                    # Servers on older releases of the Rust SDK end at any first request
-                    # but `initialize`.
-                    log.info("%s: started again, in the older era", self.name)
-                    self.reason = ""
-                    self.output.clear()
-                    self.closed = anyio.Event()
-                    await self._hold(starting)
             # The first reason counts: this one is for a start that took too long.
             self.mark_closed(f"no answer within {CONNECT_TIMEOUT:g} seconds")
             log.info("%s: %s", self.name, self.describe_end())
@@ -1346,9 +1343,9 @@ class Connection:
                 tasks.start_soon(self._leave_when_closed, tasks.cancel_scope)
                 async with transport(self) as streams, self._open_session(streams):
                     await self._negotiate()
-                    self._is_probed = False
+                    self.is_probed = False
                     self.listed = await self._list_tools()
-                    self.has_started = True
+                    self.may_be_repeated = True
                     # From now on it may live as long as it likes.
                     starting.deadline = math.inf
                     self.settled.set()
@@ -1384,8 +1381,8 @@ class Connection:
 
         Only in the older one can it ask an older client for anything, and send it logs.
         """
-        if is_modern(self.client) and not self._is_probed:
-            self._is_probed = True
+        if is_modern(self.client) and not self.is_older:
+            self.is_probed = True
             with suppress(MCPError, RuntimeError, ValidationError):
                 await self.session.discover()
             if self.session.protocol_version is not None:
@@ -1761,10 +1758,6 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
         return None
     if message.get("jsonrpc") != "2.0":
         return None
-    if isinstance(message.get("id"), float):
-        # Some libraries make 2.0 of 2.
-        with suppress(OverflowError, ValueError):
-            message["id"] = int(message["id"])
     adapter: TypeAdapter[Any] = types.jsonrpc_message_adapter
     if "method" not in message:
         is_error = "error" in message
@@ -1870,7 +1863,8 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
                 yield SessionMessage(message)
         self.stdin.close()
         await asyncio.wait([self._stderr_read], timeout=DRAIN_TIMEOUT)
-        self._connection.has_read_all = self._has_read_all()
+        if self._connection.is_probed and self._has_read_all():
+            self._connection.mark_older()
         self._connection.mark_closed(self._describe_status())
 
     async def _read_stderr(self) -> None:
