@@ -84,6 +84,8 @@ try:
     from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, create_model
     from pydantic_core import ValidationError, to_json
     from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 except ImportError as error:
     sys.exit(
         f"workbench.py needs the package mcp, 2.3 or newer ({error}): "
@@ -172,11 +174,12 @@ def make_mask(secrets: Iterable[str]) -> Callable[[str], str]:
             for line in secret.splitlines():
                 escaped = json.dumps(line)[1:-1]
                 forms |= {line, escaped, json.dumps(line, ensure_ascii=False)[1:-1]}
-                # As PHP has it, and as Go has it.
-                forms.add(escaped.replace("/", r"\/"))
+                php_escaped = escaped.replace("/", r"\/")
+                go_escaped = escaped
                 for character in "&<>":
-                    escaped = escaped.replace(character, f"\\u{ord(character):04x}")
-                forms.add(escaped)
+                    unicode = f"\\u{ord(character):04x}"
+                    go_escaped = go_escaped.replace(character, unicode)
+                forms |= {php_escaped, go_escaped}
     # A secret may be part of another: the longer one has to be tried first.
     longest_first = sorted(forms, key=len, reverse=True)
     patterns = [re.escape(form) for form in longest_first if len(form.strip()) >= 8]
@@ -311,9 +314,9 @@ class _ConfigReader:
         return toolboxes
 
     def read_all(
-        self, data: JSON, key: str, parent: str, read: Callable[..., Any]
+        self, data: JSON, key: str, parent: str, read_entry: Callable[..., Any]
     ) -> JSON:
-        """What `read` makes of each entry of `data[key]`, toolboxes or servers."""
+        """What `read_entry` makes of each of `data[key]`, toolboxes or servers."""
         items: JSON = {}
         place = _join(parent, key)
         entries = data.get(key, _MISSING)
@@ -327,7 +330,7 @@ class _ConfigReader:
                 expected = "a printable name without '__' that does not end in '_'"
                 self.add_problem(at, expected, json.dumps(name))
             if self.is_kind(entry, dict, at):
-                item = read(entry, at)
+                item = read_entry(entry, at)
                 if item is not None:
                     items[name] = item
         return items
@@ -360,7 +363,7 @@ class _ConfigReader:
             if key in entry and self.read(entry, key, bool, place) != default:
                 return None
         if isinstance(entry.get("tools"), dict):
-            # Codex keeps there which tools were approved: no filter.
+            # Codex keeps there which tools were approved: an unknown key, no filter.
             entry = {**entry, "tools.*": entry["tools"]}
             del entry["tools"]
         names = [_KEY_ALIASES.get(key, key) for key in entry]
@@ -585,9 +588,10 @@ def split_tool_name(name: str) -> tuple[str, str, str]:
 
 
 def matches_pattern(pattern: str, *names: str) -> bool:
-    """Whether a pattern matches toolbox, server and name of a tool, or the first of it.
+    """Whether a pattern matches toolbox, server and name of a tool.
 
-    Its parts are counted from the right: `read_*` is of any server, `slack__*` is all
+    With the first of these names alone, it is whether it can match anything there. Its
+    parts are counted from the right: `read_*` is of any server, `slack__*` is all
     of one, `work__slack__post` is one tool.
     """
     parts = ["*", "*", *pattern.split("__", 2)][-3:]
@@ -621,7 +625,7 @@ class Workbench:
     # By name, those that were opened or used: the last connection of each server. It
     # is replaced by a newer one, never removed.
     open_toolboxes: dict[str, dict[str, Connection]] = field(default_factory=dict)
-    # The client's session; it exists only once the first request has come.
+    # The client's session, of its last request.
     client: ServerSession | None = None
     log_level: types.LoggingLevel = "debug"  # of what that client wants to see
 
@@ -665,7 +669,7 @@ class Workbench:
 
         async def wait_for(connection: Connection) -> None:
             await connection.wait_until_current(early_deadline)
-            if connection.ended and connection.may_be_repeated:
+            if connection.ended and connection.worth_restarting:
                 # A remote server may have been restarted, which shows when it is asked.
                 connection = self.start(toolbox, connection.server)
                 await connection.wait_until_current(early_deadline)
@@ -678,14 +682,16 @@ class Workbench:
             waiting.cancel_scope.deadline = last_deadline
             for server in servers:
                 waiting.start_soon(wait_for, self.open_toolboxes[toolbox][server])
-        answer = self.answer(toolbox, servers, patterns)
+        answer = self.describe_toolbox(toolbox, servers, patterns)
         failed = answer.get("servers_failed", {})
         if servers and len(failed) == len(servers):
             reasons = "; ".join(f"{each}: {why}" for each, why in failed.items())
             raise ToolError(f"Toolbox '{toolbox}' could not be opened. {reasons}")
         return answer
 
-    def answer(self, toolbox: str, servers: list[str], patterns: list[str]) -> JSON:
+    def describe_toolbox(
+        self, toolbox: str, servers: list[str], patterns: list[str]
+    ) -> JSON:
         """The result of `open_toolbox`: these servers' state and their tools."""
         answer: JSON = {
             "toolbox": toolbox,
@@ -710,7 +716,7 @@ class Workbench:
                     if found or not patterns:
                         answer["tools"].append(describe_tool(connection, tool))
                 continue
-            # What they would match in it is not known.
+            # Whether it has tools that they match is not known.
             unmatched -= find_patterns(patterns, toolbox, server)
             if connection.ended:
                 answer["servers_failed"][server] = connection.describe_end()
@@ -730,7 +736,8 @@ class Workbench:
         """
         server, tool = self.route(toolbox, name)
         whose = f"server '{toolbox}/{server}'"
-        # A server can end at any moment, but a call is sent only once.
+        # Once more after a start that is worth repeating, or if the server has ended
+        # before it saw the call: none is sent twice.
         last_deadline = anyio.current_time() + ANSWER_TIMEOUT
         for _ in range(2):
             connection = self.start(toolbox, server)
@@ -746,7 +753,7 @@ class Workbench:
                     raise ToolError(f"{whose} has no tool '{tool}'{closest}")
                 with suppress(Unreached):
                     return await connection.call({"name": tool, **params}, on_progress)
-            elif not connection.may_be_repeated:
+            elif not connection.worth_restarting:
                 break
         raise ToolError(f"{whose} has not seen the call: {connection.describe_end()}")
 
@@ -781,10 +788,8 @@ class Workbench:
 async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]:
     """A workbench whose servers are all stopped when the block is left."""
     async with anyio.create_task_group() as task_group:
-        try:
-            yield Workbench(config, task_group)
-        finally:
-            task_group.cancel_scope.cancel()
+        yield Workbench(config, task_group)
+        task_group.cancel_scope.cancel()
 
 
 # The hints that say something: the others are what a client assumes without them.
@@ -1146,8 +1151,8 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 #  - ends a request that goes wrong with an `MCPError`, raised or in an answer that it
 #    makes up, whose `data` is one of three marks that no server can know:
 
-_UNREACHED = os.urandom(16).hex()  # not sent: it may go over a new connection
-_FAILED = os.urandom(16).hex()  # refused or answered with nonsense
+_UNREACHED = os.urandom(16).hex()  # not seen: it may go over a new connection
+_FAILED = os.urandom(16).hex()  # refused or nonsense: a new one would not help
 _LOST = os.urandom(16).hex()  # sent, and perhaps executed
 # How the SDK begins what it says in the place of a remote server that went silent.
 _SDK_WORDS = ("SSE stream ", "Failed to parse SSE message")
@@ -1159,8 +1164,9 @@ ROUND_PAUSE = 0.25
 
 _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
-# The scopes of the questions that a remote server asks in the course of one call. What
-# a process asks belongs to no call, and ends with the process.
+# The scopes of the questions that a remote server asks in the course of one call: set
+# by `_call_once`, brought to `_ask` by `Streams.last_context`. What a process asks
+# belongs to no call, and ends with the process.
 _QUESTIONS: ContextVar[set[anyio.CancelScope]] = ContextVar("_QUESTIONS")
 
 
@@ -1175,7 +1181,8 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
     messages: AsyncIterator[SessionMessage]
     transmit: Callable[[SessionMessage], Awaitable[None]]
     limit: float = math.inf
-    # Where the last message came from; the SDK handles it in this context.
+    # Of the task that has read the last message. The SDK asks for it, and handles the
+    # message in it.
     last_context: Context | None = None
     _unanswered: set[types.RequestId] = field(default_factory=set)
     _answered: anyio.Event = field(default_factory=anyio.Event)
@@ -1213,9 +1220,9 @@ def cancelled_id(message: types.JSONRPCMessage) -> types.RequestId:
     """The id of the request that a message takes back, an empty one if it does not."""
     if not isinstance(message, types.JSONRPCNotification):
         return ""
-    request_id = (message.params or {}).get("requestId")
     if message.method != "notifications/cancelled":
         return ""
+    request_id = (message.params or {}).get("requestId")
     return request_id if isinstance(request_id, str | int) else ""
 
 
@@ -1238,6 +1245,7 @@ class Connection:
 
                   settled  closed
         starting     -       -
+        failing      -      set    it is told only when nothing of it is left
         up          set      -     session and listed are there
         ended       set     set    reason says why; it is of no more use, but what runs
                                    of it may still take its time to stop
@@ -1267,7 +1275,7 @@ class Connection:
         self.settled = anyio.Event()
         self.closed = anyio.Event()
         # The next one may do better than this one, if this one ends.
-        self.may_be_repeated = False
+        self.worth_restarting = False
         # It was sent `server/discover`, and nothing has been agreed on since.
         self.is_probed = False
         # It is spoken to in the older era alone: see `mark_older`.
@@ -1313,7 +1321,7 @@ class Connection:
         They end at any first request but `initialize`.
         """
         self.is_older = True
-        self.may_be_repeated = True
+        self.worth_restarting = True
 
     def describe_end(self) -> str:
         """How it ended, with the last lines that it wrote to stderr."""
@@ -1340,12 +1348,12 @@ class Connection:
         transport = _http_transport if self.config.url else _process_transport
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._leave_when_closed, tasks.cancel_scope)
+                tasks.start_soon(self._cancel_when_closed, tasks.cancel_scope)
                 async with transport(self) as streams, self._open_session(streams):
                     await self._negotiate()
                     self.is_probed = False
                     self.listed = await self._list_tools()
-                    self.may_be_repeated = True
+                    self.worth_restarting = True
                     # From now on it may live as long as it likes.
                     starting.deadline = math.inf
                     self.settled.set()
@@ -1358,7 +1366,7 @@ class Connection:
             log.debug("%s: failed", self.name, exc_info=True)
             self.mark_closed(explain(error))
 
-    async def _leave_when_closed(self, scope: anyio.CancelScope) -> None:
+    async def _cancel_when_closed(self, scope: anyio.CancelScope) -> None:
         await self.closed.wait()
         if self.config.transport == "http" and self.settled.is_set():
             # Calls that are in flight on requests of their own may yet be answered.
@@ -1383,6 +1391,7 @@ class Connection:
         """
         if is_modern(self.client) and not self.is_older:
             self.is_probed = True
+            # Whatever is wrong with its answer, it may know the older era.
             with suppress(MCPError, RuntimeError, ValidationError):
                 await self.session.discover()
             if self.session.protocol_version is not None:
@@ -1420,7 +1429,8 @@ class Connection:
             log.debug("Server supports tool change notifications: %s", self.name)
         for pattern in self.config.tool_filters + self.config.excluded_tools:
             if pattern != "*" and not fnmatch.filter(self.listed, pattern):
-                log.warning("%s: toolFilters: %r matches no tool", self.name, pattern)
+                where = "toolFilters or excludeTools"
+                log.warning("%s: %r of %s matches no tool", self.name, pattern, where)
 
     def _announces_changes(self) -> bool:
         capabilities = self.session.server_capabilities or types.ServerCapabilities()
@@ -1555,9 +1565,9 @@ class Connection:
             return params
         responses: JSON = {}
         context = ClientRequestContext(session=self.session, request_id="input")
-        failure: Exception | None = None
+        answer: Any = None
         async with anyio.create_task_group() as asking:
-            asking.start_soon(self._leave_when_closed, asking.cancel_scope)
+            asking.start_soon(self._cancel_when_closed, asking.cancel_scope)
             for key, question in required.input_requests.items():
                 try:
                     answer = await self.session.dispatch_input_request(
@@ -1566,18 +1576,16 @@ class Connection:
                 except MCPError as error:
                     answer = error.error
                 if isinstance(answer, types.ErrorData):
-                    refused = f"the client refused its {question.method}"
-                    text = f"server '{self.name}': {refused}: {answer.message}"
-                    failure = ToolError(text)
                     break
                 responses[key] = answer.model_dump(
                     by_alias=True, mode="json", exclude_none=True
                 )
             asking.cancel_scope.cancel()
-        if failure is None and len(responses) < len(required.input_requests):
-            failure = self._death()
-        if failure is not None:
-            raise failure
+        if isinstance(answer, types.ErrorData):
+            refused = f"the client refused its {question.method}"
+            raise ToolError(f"server '{self.name}': {refused}: {answer.message}")
+        if len(responses) < len(required.input_requests):
+            raise self._death()
         return {**params, "inputResponses": responses}
 
     async def _call_once(self, params: JSON, on_progress: ProgressFnT | None) -> JSON:
@@ -1614,11 +1622,9 @@ class Connection:
         if error.data == _UNREACHED:
             return Unreached()
         # What the SDK gives to calls that are in flight at the end.
-        if (error.code, error.message) == (
-            types.CONNECTION_CLOSED,
-            "Connection closed",
-        ):
-            # A server may say so itself.
+        closed = (types.CONNECTION_CLOSED, "Connection closed")
+        if (error.code, error.message) == closed:
+            # A server may say so itself, and live on.
             with anyio.move_on_after(2 * DRAIN_TIMEOUT):
                 await self.closed.wait()
                 return self._death()
@@ -1748,8 +1754,6 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
     with suppress(ValidationError):
         return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     # The SDK's parser fails on half a surrogate pair as well, and on deep nesting.
-    if b'"jsonrpc"' not in line:
-        return None
     try:
         message = decode_json(line.decode(errors="replace"))
     except (ValueError, RecursionError):
@@ -1763,9 +1767,8 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
         is_error = "error" in message
         adapter = TypeAdapter(types.JSONRPCError if is_error else types.JSONRPCResponse)
     try:
-        return cast(
-            types.JSONRPCMessage, adapter.validate_python(message, by_name=False)
-        )
+        valid: types.JSONRPCMessage = adapter.validate_python(message, by_name=False)
+        return valid
     except ValidationError as error:
         request_id = message.get("id")
         if "method" not in message and isinstance(request_id, str | int):
@@ -1834,7 +1837,7 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         self._process = cast(asyncio.SubprocessTransport, transport)
         self._stderr_read = asyncio.create_task(self._read_stderr())
         if sys.platform != "win32":
-            # In a copy of the pipe it shows, after the end, what was not read of it.
+            # For `_has_read_all`: asyncio closes the pipe before the end is told.
             pipe = self.stdin.get_extra_info("pipe")
             # A process that has exited at once has it closed already.
             if not pipe.closed:
@@ -2284,7 +2287,8 @@ async def _http_transport(connection: Connection) -> AsyncIterator[Streams]:
         connection.mark_closed("closed the connection")
 
     async def send(item: SessionMessage) -> None:
-        # Not waited for: the SDK sends a notification only after the one before.
+        # Not waited for: the SDK sends a message only after the notification before it
+        # was taken. It keeps their order.
         sending.start_soon(write.send, item)
         request_id = cancelled_id(item.message)
         if request_id != "" and connection.config.transport == "http":
@@ -2331,10 +2335,8 @@ async def time(context: RequestContext, timezone: _Timezone) -> str:
         try:
             zone = zoneinfo.ZoneInfo(timezone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-            about = (
-                f"Unknown timezone {timezone!r}: expected an IANA name (Europe/Paris)"
-            )
-            raise ToolError(about) from None
+            expected = "expected an IANA name (Europe/Paris)"
+            raise ToolError(f"Unknown timezone {timezone!r}: {expected}") from None
     return datetime.datetime.now(zone).isoformat(timespec="seconds")
 
 
@@ -2343,7 +2345,7 @@ def create_toolbox_server() -> Server[Any]:
     return tool_server("mcp-toolbox", TOOLBOX_TOOLS, make_mask(()))
 
 
-def toolbox_app(address: str) -> Any:
+def toolbox_app(address: str) -> ASGIApp:
     """The built-in toolbox, bound to this IP address, as an ASGI application.
 
     `/mcp` speaks Streamable HTTP. A GET without a session opens the older SSE
@@ -2355,7 +2357,7 @@ def toolbox_app(address: str) -> Any:
     http = server.streamable_http_app(host="")
     sse = SseServerTransport("/mcp/messages")
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             # The lifespan of the Streamable HTTP sessions.
             return await http(scope, receive, send)
@@ -2378,7 +2380,7 @@ def toolbox_app(address: str) -> Any:
     return app
 
 
-async def _check_origin(request: Request, address: str) -> Any:
+async def _check_origin(request: Request, address: str) -> Response | None:
     """Check Host and Origin (DNS rebinding); the response if they are wrong."""
     hosts = [request.headers.get("host", "")]
     if ipaddress.ip_address(address).is_loopback:
@@ -2393,10 +2395,10 @@ async def _check_origin(request: Request, address: str) -> Any:
     return await checks.validate_request(request)
 
 
-def _with_session_id(send: Any) -> Any:
+def _with_session_id(send: Send) -> Send:
     """Name the session `sessionId`, and answer 400, not 404, where there is none."""
 
-    async def adapted(message: Any) -> None:
+    async def adapted(message: Message) -> None:
         if message.get("status") == 404:
             message = {**message, "status": 400}
         body = message.get("body", b"")
@@ -2417,18 +2419,17 @@ _UNREAD_LIMIT = 4 << 20
 def exit_by_force_after(seconds: float, status: int) -> None:
     """End the process then, whatever it still waits for.
 
-    Some things cannot be cancelled: a thread that reads stdin or looks up a name, a
-    writer whose reader does not read.
+    Asked for at every end: a signal, that of stdin, that of stdout. Some things cannot
+    be cancelled: a thread that reads stdin or looks up a name, a writer whose reader
+    does not read.
     """
     asyncio.get_running_loop().call_later(seconds, os._exit, status)
 
 
 async def serve_stdio(server: Server[Any]) -> None:
     """Serve over stdin and stdout until one of them is closed."""
-    modes = [os.fstat(descriptor).st_mode for descriptor in (0, 1)]
-    are_pipes = all(
-        stat.S_IFMT(mode) in (stat.S_IFIFO, stat.S_IFSOCK) for mode in modes
-    )
+    kinds = {stat.S_IFMT(os.fstat(descriptor).st_mode) for descriptor in (0, 1)}
+    are_pipes = kinds <= {stat.S_IFIFO, stat.S_IFSOCK}
     # What comes in on a socket that is both would be taken for the end of stdout.
     is_one_socket = os.path.sameopenfile(0, 1)
     if are_pipes and not is_one_socket and sys.platform != "win32":
@@ -2446,17 +2447,17 @@ async def serve_stdio(server: Server[Any]) -> None:
 
 async def _serve(server: Server[Any], client: Streams) -> None:
     """Serve one client until its messages end."""
-    opening: list[SessionMessage] = []
+    pending: list[SessionMessage] = []  # that `initialize`
 
     async def messages_of_one_run() -> AsyncIterator[SessionMessage]:
         """The messages up to an `initialize` that comes after `server/discover`."""
-        while opening:
-            yield opening.pop()
+        while pending:
+            yield pending.pop()
         is_probed = False
         async for item in client.messages:
             method = getattr(item.message, "method", "")
             if method == "initialize" and is_probed:
-                opening.append(item)
+                pending.append(item)
                 return
             if method == "server/discover":
                 is_probed = True
@@ -2468,7 +2469,7 @@ async def _serve(server: Server[Any], client: Streams) -> None:
         await server.run(streams, streams, server.create_initialization_options())
         # The SDK settles for an era at the first request, and would refuse the older
         # handshake of a client that did not wait for the newer one.
-        if not opening:
+        if not pending:
             return
 
 
@@ -2561,7 +2562,7 @@ async def check(config: WorkbenchConfig) -> int:
             _say(f"Model context: {before} before a toolbox is opened,")
             _say(f"instead of {native} with {counted(len(tools), 'tool')}")
         for toolbox, entry in config.toolboxes.items():
-            opened = workbench.answer(toolbox, [*entry.servers], [])["tools"]
+            opened = workbench.describe_toolbox(toolbox, [*entry.servers], [])["tools"]
             shortened = sum("inputSchema" not in tool for tool in opened)
             if shortened:
                 about = f"{shortened} of {len(opened)} tools without inputSchema"
