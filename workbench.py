@@ -97,7 +97,7 @@ __version__ = "0.10.0"
 # In seconds. A client closes our stdin, waits 2 s, sends SIGTERM, waits 2 s and kills:
 # so 2 * EXIT_GRACE + DRAIN_TIMEOUT < EXIT_TIMEOUT < 4.
 OPEN_TIMEOUT = 5.0  # then `open_toolbox` answers with the servers that are up
-ANSWER_TIMEOUT = 50.0  # then in any case: clients give up on a request at 60
+ANSWER_TIMEOUT = 50.0  # for servers to start: clients give up on a request at 60
 CONNECT_TIMEOUT = 180.0  # a first `npx` or `uvx` downloads its package
 HTTP_TIMEOUT = 10.0  # to connect, and for a server to take a notification
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
@@ -168,6 +168,7 @@ def make_mask(secrets: Iterable[str]) -> Callable[[str], str]:
     Secrets are masked as they are and as JSON escapes them, from 8 characters on.
     """
     forms: set[str] = set()
+    go_escapes = str.maketrans({"&": r"\u0026", "<": r"\u003c", ">": r"\u003e"})
     for secret in secrets:
         # Nobody could act on an error that hides which file was not found.
         if not os.path.exists(secret):
@@ -175,11 +176,7 @@ def make_mask(secrets: Iterable[str]) -> Callable[[str], str]:
                 escaped = json.dumps(line)[1:-1]
                 forms |= {line, escaped, json.dumps(line, ensure_ascii=False)[1:-1]}
                 php_escaped = escaped.replace("/", r"\/")
-                go_escaped = escaped
-                for character in "&<>":
-                    unicode = f"\\u{ord(character):04x}"
-                    go_escaped = go_escaped.replace(character, unicode)
-                forms |= {php_escaped, go_escaped}
+                forms |= {php_escaped, escaped.translate(go_escapes)}
     # A secret may be part of another: the longer one has to be tried first.
     longest_first = sorted(forms, key=len, reverse=True)
     patterns = [re.escape(form) for form in longest_first if len(form.strip()) >= 8]
@@ -212,7 +209,8 @@ _JSON_TYPES: dict[type, str] = {
 _MISSING = object()
 # Where clients have their servers: most of them, VS Code, Zed, Codex.
 _CLIENT_KEYS = ("mcpServers", "servers", "context_servers", "mcp_servers")
-# The keys of a server entry and their types; lists and objects hold strings.
+# The keys of a server entry and their types; lists and objects hold strings. Each is
+# a field of `ServerConfig`, under a name of Python's.
 _LOCAL_KEYS: dict[str, type] = {"command": str, "args": list, "env": dict, "cwd": str}
 _REMOTE_KEYS: dict[str, type] = {"url": str, "headers": dict}
 _COMMON_KEYS: dict[str, type] = {"toolFilters": list, "excludeTools": list}
@@ -265,6 +263,7 @@ class _ConfigReader:
     secrets: list[str] = field(default_factory=list)  # pasted entries hold them
 
     def add_problem(self, place: str, expected: str, found: str) -> None:
+        """Note a problem; `found` is a type or a name, for a value may be secret."""
         self.problems.append(f"{place}: expected {expected}, found {found}")
 
     def is_kind(self, value: Any, kind: type, place: str) -> bool:
@@ -284,12 +283,12 @@ class _ConfigReader:
             return self.read_client_file(data)
         self.warn_unknown(data, "configuration", ["toolboxes", "toolMode"])
         toolboxes = self.read_all(data, "toolboxes", "", self.read_toolbox)
-        mode = data.get("toolMode", _MISSING)
+        mode = data.get("toolMode")
         if mode == "dynamic":
             self.problems += _DYNAMIC_MODE.splitlines()
         elif mode == "proxy":
             self.warnings.append("toolMode: 'proxy' is the only mode, ignored")
-        elif mode is not _MISSING:
+        elif "toolMode" in data:
             found = _JSON_TYPES.get(type(mode), "a date or time")
             self.add_problem("toolMode", "'proxy' or no such key", found)
         return toolboxes
@@ -464,15 +463,15 @@ class _ConfigReader:
     def expand(self, place: str, reference: re.Match[str]) -> str:
         """The value of `${VAR}` or `${VAR:-default}`; what is neither stays as is."""
         name = reference["name"]
-        # A default is for a variable that is not set: an empty one wins over it.
-        value = self.environ.get(name, reference["default"])
-        if value is not None:
-            return value
         if reference["foreign"]:
             about = "is not of the form ${VARIABLE}: it reaches the server as text"
             self.warnings.append(f"{place}: {json.dumps(reference[0])} {about}")
         elif reference["unclosed"]:
             self.add_problem(place, "a '}' after '${'", "the end of the string")
+        elif name in self.environ:
+            return self.environ[name]
+        elif reference["default"] is not None:
+            return reference["default"]
         else:
             unset = f"environment variable {name} is not set"
             hint = f"set it, or write ${{{name}:-default}}"
@@ -850,10 +849,8 @@ def bounded(answer: JSON) -> JSON:
     if _size(_without_empty(answer)) > ANSWER_LIMIT:
         tools = answer["tools"]
         former_note = answer["note"]
-        about = (
-            f"of {len(tools)} tools are listed without inputSchema: call open_toolbox"
-        )
-        about += " with their names in 'tools' to get it."
+        about = f"of {len(tools)} tools are listed without inputSchema: call "
+        about += "open_toolbox with their names in 'tools' to get it."
         # The number that is told in the end has at most as many digits.
         answer["note"] = f"{former_note} {len(tools)} {about}".strip()
         excess = _size(_without_empty(answer)) - ANSWER_LIMIT
@@ -898,7 +895,7 @@ def counted(number: int, noun: str) -> str:
 
 # === MCP server =======================================================================
 # The workbench as an MCP server: the two meta-tools on the SDK's low-level `Server`.
-# Here, and nowhere else, errors become results, and secrets in them are masked.
+# Here, and nowhere else, errors become results of tools, without secrets in them.
 
 RequestContext = ServerRequestContext[Any]
 ToolFunction = Callable[..., Awaitable[JSON | str]]
@@ -1256,11 +1253,7 @@ class Connection:
     session: ClientSession
 
     def __init__(
-        self,
-        workbench: Workbench,
-        toolbox: str,
-        server: str,
-        former: Connection | None,
+        self, workbench: Workbench, toolbox: str, server: str, former: Connection | None
     ) -> None:
         self.workbench = workbench
         self.toolbox = toolbox
@@ -1532,15 +1525,14 @@ class Connection:
     async def call(self, params: JSON, on_progress: ProgressFnT | None) -> JSON:
         """Send `tools/call` with these wire parameters; the wire result as it came.
 
-        Cancelling the caller cancels it downstream, by a notification of the SDK.
+        It may take as long as it likes; cancelling the caller cancels it downstream.
         An older client is asked what a 2026-07-28 server wants to know, round after
         round. Raises `Unreached`, `ToolError` if the server died or gave no valid
         answer, `MCPError` for a JSON-RPC error of its own.
         """
         result = await self._call_once(params, on_progress)
-        while (
-            not is_modern(self.client) and result.get("resultType") == "input_required"
-        ):
+        asks_itself = not is_modern(self.client)
+        while asks_itself and result.get("resultType") == "input_required":
             answers = await self._answer_questions(result)
             try:
                 result = await self._call_once({**params, **answers}, on_progress)
@@ -1565,14 +1557,13 @@ class Connection:
             return params
         responses: JSON = {}
         context = ClientRequestContext(session=self.session, request_id="input")
+        dispatch = self.session.dispatch_input_request
         answer: Any = None
         async with anyio.create_task_group() as asking:
             asking.start_soon(self._cancel_when_closed, asking.cancel_scope)
             for key, question in required.input_requests.items():
                 try:
-                    answer = await self.session.dispatch_input_request(
-                        context, question
-                    )
+                    answer = await dispatch(context, question)
                 except MCPError as error:
                     answer = error.error
                 if isinstance(answer, types.ErrorData):
@@ -1608,7 +1599,7 @@ class Connection:
             raise await self._call_error(error) from None
         finally:
             _QUESTIONS.reset(token)
-            # A dialog must not outlive the call that it is for.
+            # A dialog of a remote server must not outlive the call that it is for.
             for scope in questions:
                 scope.cancel()
 
