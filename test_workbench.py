@@ -190,10 +190,10 @@ def changing(capability: str = "listChanged") -> None:
 
     A list has two pages. `become` takes `tools` (the second page), `times` that this is
     announced, `seconds` that a listing takes, `fault` of the second page, `meanwhile`
-    (the tools that replace the others during the next listing).
+    (for each of the next listings, the tools that replace the others during it).
     """
     state: dict[str, Any] = {"tools": [], "times": 1, "seconds": 0, "fault": ""}
-    state |= {"meanwhile": None, "listings": 0}
+    state |= {"meanwhile": [], "listings": 0}
 
     def announce(times: int) -> None:
         for _ in range(times):
@@ -202,16 +202,20 @@ def changing(capability: str = "listChanged") -> None:
     def listing(request: dict[str, Any]) -> Any:
         if "cursor" not in request.get("params", {}):
             state["listings"] += 1
-            return {"tools": [tool("become"), tool("listings")], "nextCursor": "2"}
+            schema = {"$schema": "x", "type": "object"}
+            own = [tool("become"), tool("listings", inputSchema=schema)]
+            return {"tools": own, "nextCursor": "2"}
         time.sleep(state["seconds"])
         second_page = {"tools": state["tools"]}
-        if state["meanwhile"] is not None:
-            state.update(tools=state["meanwhile"], meanwhile=None)
+        if state["meanwhile"]:
+            state["tools"] = state["meanwhile"].pop(0)
             announce(1)
         if state["fault"] == "exit":
             os._exit(1)
         if state["fault"] == "error":
             return refuse(request)
+        if state["fault"] == "silence":
+            return None
         return json.loads(state["fault"] or json.dumps(second_page))
 
     def call(request: dict[str, Any]) -> dict[str, Any]:
@@ -226,7 +230,7 @@ def changing(capability: str = "listChanged") -> None:
 
 @downstream
 def changing_sdk(port: str = "") -> None:
-    """Tools `become` (`tools`, `seconds` of a listing), `era` and `echo`.
+    """Tools `become` (`tools`), `era` and `echo`.
 
     With `lose`, `become` ends the listen streams instead of announcing the change. It
     serves stdio, or HTTP at a port.
@@ -241,14 +245,13 @@ def changing_sdk(port: str = "") -> None:
     bus = subscriptions.InMemorySubscriptionBus()
     streams = subscriptions.ListenHandler(bus)
     own = [tool("become"), tool("era"), tool("echo")]
-    state: dict[str, Any] = {"tools": [], "seconds": 0}
+    state: dict[str, Any] = {"tools": []}
 
     async def listen(context: Any, params: Any) -> Any:
         await streams(context, params)
         raise MCPError(-32603, "lost")
 
     async def list_tools(_: Any, __: Any) -> Any:
-        await anyio.sleep(state["seconds"])
         return types.ListToolsResult.model_validate({"tools": own + state["tools"]})
 
     async def call(context: Any, params: Any) -> Any:
@@ -286,6 +289,7 @@ OLDER, MODERN = "2025-11-25", "2026-07-28"
 RESERVED = "io.modelcontextprotocol/"
 CAPABILITIES = f"{RESERVED}clientCapabilities"
 OWN_TOOLS = [tool(name) for name in ("error", "ask", "say", "wait", "rounds", "seen")]
+OWN_TOOLS.append(tool("write"))
 OWN_TOOLS.append(tool("result", outputSchema={"type": "object", "required": ["x"]}))
 
 
@@ -309,16 +313,17 @@ class Eras:
     able: Mapping[str, Any] = {"capabilities": {"tools": {}, "logging": {}}}
     hints: Mapping[str, Any] = {"ttlMs": 0, "cacheScope": "private"}
 
-    def __init__(self, spoken: str) -> None:
+    def __init__(self, spoken: str, refusal: int) -> None:
         self.spoken = spoken
+        self.refusal = refusal  # of `initialize`
         self.known: dict[str, Any] = {"started": [], "cancelled": []}
-        self.known |= {"responses": [], "pid": os.getpid()}
+        self.known |= {"responses": [], "calls": 0, "pid": os.getpid()}
         self.saying: list[dict[str, Any]] = []  # calls that wait for others to say it
         self.waiting: dict[object, int] = {}  # the numbers of calls, by their ids
 
     def initialize(self, request: dict[str, Any]) -> None:
         if OLDER not in self.spoken:
-            return refuse(request, -32022)  # an unsupported protocol version
+            return refuse(request, self.refusal)
         self.known[CAPABILITIES] = request["params"]["capabilities"]
         result = dict(self.able, serverInfo={"name": "eras", "version": "1"})
         result["protocolVersion"] = request["params"]["protocolVersion"]
@@ -342,11 +347,16 @@ class Eras:
             self.known["cancelled"].append(self.waiting.pop(request_id))
 
     def tools_call(self, request: dict[str, Any]) -> None:
+        self.known["calls"] += 1
         params = request["params"]
         getattr(self, params["name"])(request, params.get("arguments") or {})
 
     def result(self, request: dict[str, Any], given: dict[str, Any]) -> None:
         answer(request, given)
+
+    def write(self, request: dict[str, Any], given: dict[str, Any]) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the end of stderr is no death
+        print(given["line"].replace("ID", str(request["id"])), flush=True)
 
     def error(self, request: dict[str, Any], given: dict[str, Any]) -> None:
         send({"id": request["id"], "error": given})
@@ -396,9 +406,9 @@ class Eras:
 
 
 @downstream
-def eras(spoken: str) -> None:
+def eras(spoken: str, refusal: str = "-32022") -> None:
     """A server of the eras `spoken`."""
-    its: Any = Eras(spoken)
+    its: Any = Eras(spoken, int(refusal))
     handlers = {"": its.answered}  # a response has no method
     for name in vars(Eras):
         handlers[name] = getattr(its, name)
@@ -1384,31 +1394,22 @@ def test_the_time_limits_are_those_that_clients_can_wait_for() -> None:
 async def test_an_open_waits_for_the_first_server_and_names_those_that_still_start(
     tmp_path: Path, monkeypatch: Monkey
 ) -> None:
+    """Where none is up, it ends at the timeout, as does a call."""
+    notes, gate = tmp_path / "slow", tmp_path / "gate"
+    slow = entry("noted", notes, gate)
+    note = "Still starting: slow. Call open_toolbox again to get their tools."
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
-    slow = entry("noted", tmp_path / "slow", tmp_path / "gate")
     async with connected(configuration(slow=slow, fast=entry("plain"))) as client:
         with anyio.fail_after(20):
             answers = await at_once(2, functools.partial(open_box, client))
             answers.append(await open_box(client))
-        for answer in answers:
-            assert {tool["source_server"] for tool in answer["tools"]} == {"fast"}
-            assert answer["servers_connecting"] == ["slow"]
-            note = "Still starting: slow. Call open_toolbox again to get their tools."
-            assert answer["note"] == note
-
-
-async def test_at_the_timeout_a_client_is_told_that_a_server_still_starts(
-    tmp_path: Path, monkeypatch: Monkey
-) -> None:
-    monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
-    monkeypatch.setattr(workbench, "ANSWER_TIMEOUT", 0.3)
-    notes, gate = tmp_path / "slow", tmp_path / "gate"
-    slow = entry("noted", notes, gate)
-    async with connected(configuration(slow=slow, none=MISSING)) as client:
-        with anyio.fail_after(20):
-            answer = await open_box(client)
+            monkeypatch.setattr(workbench, "ANSWER_TIMEOUT", 0.3)
+            answers.append(await open_box(client, "slow__*"))
             early = await use(client, "slow", "pid")
-        assert answer["servers_connecting"] == ["slow"]
+        for answer in answers:
+            assert answer["servers_connecting"] == ["slow"] and answer["note"] == note
+            assert {each["source_server"] for each in answer["tools"]} <= {"fast"}
+        assert [each["servers_connected"] for each in answers] == [1, 1, 1, 0]
         assert early.is_error and "still starting" in text(early)
 
         monkeypatch.setattr(workbench, "ANSWER_TIMEOUT", 30)
@@ -1417,19 +1418,22 @@ async def test_at_the_timeout_a_client_is_told_that_a_server_still_starts(
     assert noted_pids(notes) == [pid]
 
 
-async def test_a_failed_open_does_not_end_another_one(tmp_path: Path) -> None:
+@ERAS
+async def test_a_failed_open_does_not_end_another(tmp_path: Path, mode: str) -> None:
     """All servers of the first one fail, but `a` was started again by the second."""
     notes, folder = tmp_path / "a", tmp_path / "later"
     gate, end = tmp_path / "gate", tmp_path / "end"
     failing = runs(f"while not os.path.exists({str(end)!r}): time.sleep(0.01)")
-    config = configuration(a=entry("noted", notes, gate, cwd=str(folder)), b=failing)
+    a = entry("noted", notes, gate, cwd=str(folder))
+    config = configuration(a=a, b=failing, c=MISSING)
     settled: list[Any] = []
 
     async def on_progress(*progress: Any) -> None:
         settled.append(progress)
 
-    async with connected(config) as client:
-        first = asyncio.ensure_future(open_box(client, progress_callback=on_progress))
+    async with connected(config, mode) as client:
+        part = open_box(client, ["a__*", "b__*"], progress_callback=on_progress)
+        first = asyncio.ensure_future(part)
         await until(lambda: len(settled) == 1)
         folder.mkdir()
         second = asyncio.ensure_future(open_box(client))
@@ -1439,31 +1443,17 @@ async def test_a_failed_open_does_not_end_another_one(tmp_path: Path) -> None:
         gate.touch()
         assert (await second)["servers_connected"] == 1
         assert text(await use(client, "a", "pid")) == str(noted_pids(notes)[0])
-
-
-@ERAS
-async def test_progress_tells_who_has_settled(tmp_path: Path, mode: str) -> None:
-    gate = tmp_path / "gate"
-    told: list[Any] = []
-
-    async def on_progress(*progress: Any) -> None:
-        told.append(progress)
-        if len(told) == 2:
-            gate.touch()
-
-    slow = entry("noted", tmp_path / "slow", gate)
-    config = configuration(slow=slow, none=MISSING, fast=entry("plain"))
-    async with connected(config, mode) as client:
-        await open_box(client, progress_callback=on_progress)
-    assert [(done, total) for done, total, _ in told] == [(1, 3), (2, 3), (3, 3)]
-    assert {told[0][2], told[1][2]} == {"fast", "none"} and told[2][2] == "slow"
+    assert settled == [(1, 2, "a"), (2, 2, "b")]  # each was told once
 
 
 SPEAK = "sys.stderr.write('one\\ntwo'); sys.stderr.flush(); "
+CODE = "for n in range(25): print(n, 'y' * 309, file=sys.stderr)\nsys.exit(3)"
+CUT_LINES = " | ".join(f"{n} {'y' * 300}"[:300] for n in range(5, 25))
 FAILURES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "absent": (MISSING, ["no-such-command", "No such file or directory"]),
     "exit": (runs(f"{SPEAK}sys.exit(3)"), ["exited", "status 3", "one", "two"]),
     "kill": (runs(f"{SPEAK}os.kill(os.getpid(), 9)"), ["SIGKILL", "one", "two"]),
+    "long": (runs(CODE), [f"status 3; its last stderr lines: {CUT_LINES}"]),
     "signal": (runs("os.kill(os.getpid(), 40)"), ["killed", "40"]),
     "refusal": (lists("refuse(r)"), ["refused as asked"]),
     "schema": (lists("{'tools': [{'name': ''}]}"), ["tools.0.inputSchema: "]),
@@ -1473,6 +1463,7 @@ FAILURES: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 async def test_a_reason_is_one_readable_line(monkeypatch: Monkey) -> None:
+    """It has at most 20 lines of stderr, cut at 300 characters."""
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 30)
     servers = {name: server for name, (server, _) in FAILURES.items()}
     async with connected(configuration(good=entry("plain"), **servers)) as client:
@@ -1482,18 +1473,6 @@ async def test_a_reason_is_one_readable_line(monkeypatch: Monkey) -> None:
         assert failed[name].isprintable(), name
         for part in parts:
             assert part in failed[name], name
-
-
-async def test_a_reason_has_20_lines_of_stderr_cut_at_300_characters() -> None:
-    lines = [f"{number:02}" + "y" * 298 for number in range(25)]
-    code = f"""
-for line in {lines}:
-    print(line + "z" * 9, file=sys.stderr)
-sys.exit(3)"""
-    async with connected(configuration(a=runs(code), b=entry("plain"))) as client:
-        reason = (await open_box(client))["servers_failed"]["a"]
-    assert re.findall(r"\d\dy+", reason) == lines[5:]
-    assert "z" not in reason
 
 
 async def test_a_tool_list_is_read_to_its_end(monkeypatch: Monkey) -> None:
@@ -1509,9 +1488,7 @@ async def test_a_tool_list_is_read_to_its_end(monkeypatch: Monkey) -> None:
     assert answer["servers_connected"] == 3
 
 
-async def test_a_part_starts_counts_and_names_only_the_servers_that_it_needs(
-    tmp_path: Path,
-) -> None:
+async def test_a_part_starts_and_counts_only_servers_it_needs(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     config = configuration(o=entry("noted", notes), a=entry("plain"), x=MISSING)
     async with connected(config) as client:
@@ -1534,12 +1511,15 @@ async def test_a_part_starts_counts_and_names_only_the_servers_that_it_needs(
             assert await open_box(client, nothing) == whole
 
 
-async def test_what_matches_nothing_is_named_in_the_note() -> None:
+async def test_what_matches_nothing_is_named_in_a_short_note() -> None:
+    """Not so what a server that is not up might have."""
     async with connected(configuration(a=entry("plain"), b=MISSING)) as client:
-        note = (await open_box(client, ["a__ECHO", "a__echo", "c__*"]))["note"]
-        assert "a__ECHO" in note and "c__*" in note and "a__echo" not in note
-        nothing = await open_box(client, "no__a__echo")
-        assert "no__a__echo" in nothing["note"] and nothing["tools"] == []
+        note = (await open_box(client, ["a__ECHO", "a__echo", "c__*", "b__*"]))["note"]
+        assert "a__ECHO" in note and "c__*" in note
+        assert "a__echo" not in note and "b__*" not in note
+        nothing = await open_box(client, f"no__a__{60_000 * 'x'}")
+        assert "no__a__xxx" in nothing["note"] and nothing["tools"] == []
+        assert len(nothing["note"]) < 2_000
         failed = await client.call_tool("open_toolbox", {**BOX, "tools": "b__*"})
         assert failed.is_error and "no-such-command" in text(failed)
 
@@ -1554,14 +1534,12 @@ def size(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-async def test_the_longest_tools_are_shortened_and_no_more_than_necessary(
-    monkeypatch: Monkey,
-) -> None:
+async def test_only_the_longest_tools_are_shortened(monkeypatch: Monkey) -> None:
     enough = described(40, "'ä' * 250 + chr(10) * (n % 2) + 'z' * (n * 7 % 40 * 99)")
     too_many = described(400, "'ä' * (n * 77 % 400)")
     for server, first_lines_fit in ((enough, True), (too_many, False)):
         async with opened(a=server) as client:
-            answer = await open_box(client)
+            answer = await open_box(client, ["t*", "absent"])
             [again] = (await open_box(client, "t39"))["tools"]
             with monkeypatch.context() as unlimited:
                 unlimited.setattr(workbench, "ANSWER_LIMIT", 10**9)
@@ -1579,78 +1557,61 @@ async def test_the_longest_tools_are_shortened_and_no_more_than_necessary(
         assert size(answer) <= 50_000 < size(answer) + min(cut)
         bare = sum("inputSchema" not in each for each in answer["tools"])
         assert f"{bare} of {len(whole)} tools" in answer["note"]
+        assert "absent" in answer["note"]
 
 
-async def test_long_instructions_of_a_server_cost_none_of_the_tools_asked_for() -> None:
-    told = "lambda _: initialized() | {'instructions': 'i' * 60_000}"
-    async with opened(a=runs(f"serve_raw(tool(), initialize={told})")) as client:
-        answer = await open_box(client, "echo")
-    assert size(answer) <= 50_000 and "inputSchema" in answer["tools"][0]
+async def test_what_servers_say_at_length_costs_no_tools(monkeypatch: Monkey) -> None:
+    monkeypatch.setattr(workbench, "ANSWER_LIMIT", 10_000)
+    told = "lambda _: initialized() | {'instructions': 'i' * 6_000}"
+    a = runs(f"serve_raw(tool(description='z' * 5_000), initialize={told})")
+    b = runs("sys.exit(20 * ('y' * 299 + chr(10)))")
+    async with connected(configuration(a=a, b=b)) as client:
+        answer = await open_box(client)
+    assert size(answer) <= 10_000 and "inputSchema" in answer["tools"][0]
 
 
 # === Workbench: using a tool ==========================================================
 
 
 async def test_use_tool_starts_once_the_one_server_it_needs(tmp_path: Path) -> None:
+    """The same server in another toolbox is another process."""
     notes, others = tmp_path / "a", tmp_path / "b"
     config = configuration(a=entry("noted", notes), b=entry("noted", others))
+    config["toolboxes"]["twin"] = config["toolboxes"]["box"]
+    twin = {"toolbox_name": "twin", "tool_name": "twin__a__pid"}
     async with connected(config) as client:
         results = await at_once(20, lambda: use(client, "a", "pid"))
         assert not others.exists()
         parts = ["b__*", ["a__pid", "pid"], None] * 7
         answers = await asyncio.gather(*(open_box(client, part) for part in parts))
-    [pid] = noted_pids(notes)
+        [pid] = noted_pids(notes)
+        other = int(text(await client.call_tool("use_tool", twin)))
     assert {text(result) for result in results} == {str(pid)}
     assert [answer["servers_connected"] for answer in answers] == [1, 2, 2] * 7
-    assert len(noted_pids(others)) == 1
-
-
-async def test_a_server_in_two_toolboxes_is_two_processes(tmp_path: Path) -> None:
-    notes = tmp_path / "a"
-    config = configuration(a=entry("noted", notes))
-    config["toolboxes"]["twin"] = config["toolboxes"]["box"]
-    twin = {"toolbox_name": "twin", "tool_name": "twin__a__pid"}
-    async with connected(config) as client:
-        first = text(await use(client, "a", "pid"))
-        second = text(await client.call_tool("use_tool", twin))
-    assert noted_pids(notes) == [int(first), int(second)]
+    assert noted_pids(notes) == [pid, other] and len(noted_pids(others)) == 1
 
 
 async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
     not_found = "Toolbox 'no' not found. Available toolboxes: box, shut"
-    config = configuration(a=entry("plain"), b=entry("plain"))
+    config = configuration(archive=entry("plain"), b=entry("plain"))
     config["toolboxes"]["shut"] = config["toolboxes"]["box"]
     async with connected(config) as client:
         result = await client.call_tool("open_toolbox", {"toolbox_name": "no"})
         assert result.is_error and text(result) == not_found
         for toolbox, tool_name, reason in (
             ("no", "no__a__echo", not_found),
-            ("box", "echo", "{toolbox}__{server}__{tool}"),
             ("box", "box__a__", "{toolbox}__{server}__{tool}"),
             ("box", "shut__a__echo", "'shut'"),
-            ("box", "box__c__echo", "a, b"),
-            ("box", "box__a__ecoh", "box__a__echo"),
+            ("box", "box__c__echo", "archive, b"),
+            ("box", "box__archive__ecoh", "box__archive__echo"),
+            ("box", "archive__ecoh", "box__archive__echo"),
+            ("box", "echo", "box__archive__echo?"),
         ):
             arguments = {"toolbox_name": toolbox, "tool_name": tool_name}
             result = await client.call_tool("use_tool", arguments)
             prefix = f"Error executing tool '{tool_name}' in toolbox '{toolbox}': "
             assert result.is_error and text(result).startswith(prefix)
             assert reason in text(result).removeprefix(prefix)
-
-
-async def test_the_note_is_silent_on_servers_that_are_not_up_and_short() -> None:
-    config = configuration(a=entry("plain"), b=MISSING)
-    async with connected(config) as client:
-        assert "note" not in await open_box(client, ["b__*", "a__echo"])
-        assert len((await open_box(client, f"a__{60_000 * 'x'}"))["note"]) < 2_000
-
-
-async def test_a_call_starts_a_server_that_fails_only_once(tmp_path: Path) -> None:
-    starts = tmp_path / "starts"
-    failing = {"command": "sh", "args": ["-c", f"echo $$ >> {starts}; exit 3"]}
-    async with connected(configuration(a=failing)) as client:
-        assert "status 3" in text(await use(client, "a", "echo"))
-    assert len(noted_pids(starts)) == 1
 
 
 # === MCP server =======================================================================
@@ -1854,18 +1815,11 @@ async def test_a_death_fails_the_calls_in_flight_and_no_others(tmp_path: Path) -
     assert seen == ["wait", "pid"]  # the second `wait` was still in the pipe
 
 
-async def test_what_a_server_says_before_it_exits_is_delivered(tmp_path: Path) -> None:
-    notes = tmp_path / "a"
-    async with opened(a=entry("noted", notes)) as client:
-        with anyio.fail_after(5):
-            failed = await use(client, "a", "exit")
-        assert text(await use(client, "a", "answer_and_exit")) == "the answer"
-    assert failed.is_error
-    assert re.search("exited.*status 7.*first words.*last words", text(failed))
-    assert re.findall("[a-z_]+", notes.read_text()) == ["exit", "answer_and_exit"]
-
-
-async def test_the_end_of_a_server_with_a_child_is_noticed(tmp_path: Path) -> None:
+async def test_the_end_of_a_server_with_a_child_is_noticed(
+    tmp_path: Path, monkeypatch: Monkey
+) -> None:
+    """And what it says before is delivered."""
+    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
     notes, children = tmp_path / "a", tmp_path / "children"
     forking = f"""
 if not (child := os.fork()):
@@ -1875,12 +1829,11 @@ noted({str(notes)!r})
 """
     async with opened(a=runs(forking)) as client:
         with anyio.fail_after(10):
-            assert "last words" in text(await use(client, "a", "exit"))
+            told = "exited.*status 7.*first words.*last words"
+            assert re.search(told, text(await use(client, "a", "exit")))
             assert text(await use(client, "a", "pid")) == str(noted_pids(notes)[1])
-            os.kill(noted_pids(notes)[1], signal.SIGKILL)
-            while len(noted_pids(notes)) == 2:
-                await client.call_tool("open_toolbox", BOX)
-        await until(lambda: not any(map(is_alive, noted_pids(children)[:2])))
+            assert text(await use(client, "a", "answer_and_exit")) == "the answer"
+        await until(lambda: not is_alive(noted_pids(children)[0]))
     left = noted_pids(notes) + noted_pids(children)
     await until(lambda: not any(map(is_alive, left)))
 
@@ -1898,11 +1851,18 @@ if request["method"] != "initialize":
 send({{"id": request["id"], "result": initialized()}})
 serve_raw(tool())"""
     fails = {"command": "sh", "args": ["-c", f"echo $$ >> {failing}; exit 3"]}
-    async with connected(configuration(a=runs(wants_initialize), b=fails), mode) as it:
-        assert list((await open_box(it))["servers_failed"]) == ["b"]
-        assert text(await use(it, "a", "echo", {"x": 1})) == '{"x": 1}'
+    says_it = """
+method = json.loads(sys.stdin.buffer.readline())["method"]
+print(f"no {method}", file=sys.stderr)
+sys.exit(len(method))"""
+    config = configuration(a=runs(wants_initialize), b=fails, c=runs(says_it))
+    async with connected(config, mode) as client:
+        failed = (await open_box(client))["servers_failed"]
+        assert text(await use(client, "a", "echo", {"x": 1})) == '{"x": 1}'
+        assert "status 3" in text(await use(client, "b", "echo"))
+    assert re.search("status 10.*: no initialize$", failed["c"])
     assert len(noted_pids(picky)) == starts
-    assert len(noted_pids(failing)) == 1
+    assert len(noted_pids(failing)) == 2  # by the open and by the call
 
 
 # === Connections: tool changes ========================================================
@@ -1955,7 +1915,7 @@ async def test_a_thousand_announcements_cost_two_or_three_listings(log: Logs) ->
     """And a change during the first of these is not lost."""
     async with opened(a=entry("changing")) as client:
         before = int(text(await use(client, "a", "listings")))
-        await become(client, times=1000, seconds=0.5, meanwhile=[tool("y")])
+        await become(client, times=1000, seconds=0.1, meanwhile=[[tool("y")]])
         assert await changed(client) == [tool("y")]
         after = int(text(await use(client, "a", "listings")))
     assert after - before in (2, 3)
@@ -1964,36 +1924,38 @@ async def test_a_thousand_announcements_cost_two_or_three_listings(log: Logs) ->
 
 
 async def test_an_open_waits_for_one_listing_only(monkeypatch: Monkey) -> None:
-    code = """  # that announces a change in every listing
-def listed(_):
-    send({"method": "notifications/tools/list_changed"})
-    time.sleep(0.05)
-    return {"tools": [tool()]}
-serve_raw(tools_list=listed)"""
+    """Even where each of them is out of date when it comes."""
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 1000)
-    async with connected(configuration(a=runs(code))) as client:
+    async with opened(a=entry("changing")) as client:
         with anyio.fail_after(20):
+            changes = [[tool("x")]] * 1000
+            await become(client, tool("x"), seconds=0.05, meanwhile=changes)
             for _ in range(3):
-                await open_box(client)
+                assert await changed(client) == [tool("x")]
 
 
 async def test_only_an_unknown_name_waits_for_a_refresh(monkeypatch: Monkey) -> None:
-    """And it waits for the time limit at most, as does an open."""
-    async with opened("auto", a=entry("changing_sdk")) as client:
-        await become(client, tool("x"), seconds=1000)
+    """And it waits for the time limit at most, as does an open, or for one second."""
+    async with opened(a=entry("changing")) as client:
+        monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
+        await become(client, tool("z"), seconds=0.1)
+        assert await changed(client) == [tool("z")]
+        await become(client, tool("x"), fault="silence")
         with anyio.fail_after(20):
             monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 1000)
-            assert text(await use(client, "a", "echo", {"message": "x"})) == "Echo: x"
-            monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0.1)
-            assert (await use(client, "a", "x")).is_error
-            assert await changed(client) == []
+            assert not (await use(client, "a", "listings")).is_error
+            monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
+            using, opening = use(client, "a", "x"), changed(client)
+            used, tools = await asyncio.gather(using, opening)
+        assert used.is_error and tools == [tool("z")]
 
 
-async def test_a_refresh_that_fails_half_way_keeps_the_old_list(log: Logs) -> None:
+async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) -> None:
+    monkeypatch.setattr(workbench, "CONNECT_TIMEOUT", 1.5)  # of a start or a refresh
     async with opened(a=entry("changing")) as client:
         await become(client, tool("x"))
         await shows(client, tool("x"))
-        for fault in ("error", "{}", '{"tools": 1}', '{"tools": [{}]}'):
+        for fault in ("silence", "error", "{}", '{"tools": 1}', '{"tools": [{}]}'):
             log.clear()
             await become(client, tool("y"), fault=fault)
             assert await changed(client) == [tool("x")], fault
@@ -2002,19 +1964,19 @@ async def test_a_refresh_that_fails_half_way_keeps_the_old_list(log: Logs) -> No
         assert await changed(client) == [tool("z")]
 
 
-@pytest.mark.parametrize("meta_tool", ["open_toolbox", "use_tool"])
-async def test_a_death_during_a_refresh_goes_unnoticed(meta_tool: str) -> None:
-    arguments = {"toolbox_name": "box"}
-    if meta_tool == "use_tool":
-        arguments["tool_name"] = "box__a__x"
+async def test_a_death_during_a_refresh_goes_unnoticed(monkeypatch: Monkey) -> None:
     async with opened(a=entry("changing")) as client:
-        await become(client, tool("x"), fault="exit")
-        await client.call_tool(meta_tool, arguments)
-        assert await changed(client) == []
+        monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 1000)
+        with anyio.fail_after(20):
+            await become(client, tool("x"), fault="exit")
+            assert await changed(client) == []
+            await become(client, tool("x"), fault="exit")
+            assert "has no tool 'x'" in text(await use(client, "a", "x"))
         assert text(await use(client, "a", "listings")) == "1"
 
 
-async def test_a_lost_listen_stream_is_opened_again() -> None:
+async def test_a_lost_listen_stream_is_opened_again(monkeypatch: Monkey) -> None:
+    monkeypatch.setattr(workbench, "LISTEN_PAUSE", 0.05)
     async with opened("auto", a=entry("changing_sdk")) as client:
         await become(client, tool("y"), lose=True)
         await shows(client, tool("y"))
@@ -2058,7 +2020,7 @@ async def test_a_stream_of_changes_that_is_refused_or_ends_at_once_is_left_alone
     tmp_path: Path, monkeypatch: Monkey
 ) -> None:
     """One is not asked for again, the other after growing pauses."""
-    monkeypatch.setattr(workbench, "LISTEN_PAUSE", 0.05)
+    monkeypatch.setattr(workbench, "LISTEN_PAUSE", 0.02)
     serving = """
 def listen(request):
     note({!r}, time.monotonic_ns())
@@ -2076,123 +2038,94 @@ serve_raw(**known)"""
     assert len(noted_pids(refused)) == 1
     moments = noted_pids(ended)
     pauses = [late - early for early, late in itertools.pairwise(moments)]
-    assert all(pauses[n] > 0.04e9 * 2**n for n in range(4)), pauses  # nanoseconds
+    assert all(pauses[n] > 0.016e9 * 2**n for n in range(4)), pauses  # nanoseconds
 
 
 # === Connections: results =============================================================
 
-# The tool `answer` writes its `line` as it is, then its other arguments as a response;
-# `count` tells how many calls of `answer` this process has had.
-MIRROR = runs("""
-os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the end of stderr is no death
-calls = []
-def call(request):
-    if request["params"]["name"] == "count":
-        return text_result(str(len(calls)))
-    calls.append(1)
-    arguments = request["params"]["arguments"]
-    print(arguments.pop("line", "").replace("ID", str(request["id"])), flush=True)
-    if arguments:
-        send({"id": request["id"], **arguments})
-schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-serve_raw(tool("answer", outputSchema=schema), tool("count"), tools_call=call)
-""")
-ANSWER_FAILED = "Error executing tool 'box__a__answer' in toolbox 'box': "
-
-
-CLOSED: dict[str, Any] = {"code": -32000, "message": "Connection closed"}
-ERRORS = [CLOSED, CLOSED | {"data": {"retry": True}}]
-ERRORS += [{"code": -32603, "message": "no luck"}, {"code": 42, "message": "no"}]
-
-
-async def test_an_error_of_the_server_keeps_its_lines_and_its_short_data() -> None:
-    error = {"code": -32603, "message": "one\n  two\x1b[31m", "data": {"errorCode": 7}}
-    async with opened(a=MIRROR) as client:
-        reason = text(await use(client, "a", "answer", {"error": error}))
-        assert 'one\n  two  (data: {"errorCode":7})' in reason
-        long = {**error, "data": "x" * 1_000}
-        assert "xxx" not in text(await use(client, "a", "answer", {"error": long}))
+CLOSED = {"code": -32000, "message": "Connection closed"}  # so the SDK tells a death
+LINES = {"code": -32603, "message": "one\n  two\x1b[31m"}
+ERRORS: list[tuple[dict[str, Any], str]] = [  # and how they are told
+    (CLOSED, "-32000: Connection closed"),
+    (LINES | {"data": {"a": 7}}, '-32603: one\n  two  (data: {"a":7})'),
+    ({"code": 42, "message": "no", "data": "x" * 1_000}, "42: no"),
+]
 
 
 async def test_an_error_of_the_server_is_told_and_its_data_have_no_power() -> None:
     """The call is neither repeated nor taken for a death."""
-    async with opened(a=MIRROR) as client:
-        for error in ERRORS:
-            result = await use(client, "a", "answer", {"error": error})
-            assert result.is_error and text(result).startswith(ANSWER_FAILED)
-            assert str(error["code"]) in text(result)
-            assert error["message"] in text(result)
-        assert text(await use(client, "a", "count")) == str(len(ERRORS))
+    start = "Error executing tool 'box__a__error' in toolbox 'box': "
+    async with opened(a=OWN_SERVERS["older"]) as client:
+        for error, told in ERRORS:
+            result = await use(client, "a", "error", error)
+            assert result.is_error and text(result).startswith(start)
+            assert text(result).endswith(told)
+        assert (await answer_of(client, "seen"))["calls"] == len(ERRORS) + 1
 
 
 @ERAS
 async def test_an_error_that_addresses_the_client_passes_through(mode: str) -> None:
-    async with opened(mode, a=MIRROR) as client:
+    """Such is any error of a retry."""
+    error = {"code": -32602, "message": "client, act", "data": {"x": [None]}}
+    retries: list[Any] = [{"requestState": "s"}, {"inputResponses": {"a": ROOTS}}]
+    async with opened(mode, a=OWN_SERVERS["both"]) as client:
+        assert (await raw_call(client, "error", error))["isError"]
+        for retry in retries:
+            assert await raw_call(client, "error", error, **retry) == {"error": error}
         for code in (-32042, -32021):
-            error = {"code": code, "message": "client, act", "data": {"x": [None]}}
-            with pytest.raises(MCPError) as caught:
-                await use(client, "a", "answer", {"error": error})
-            assert caught.value.error.model_dump(exclude_unset=True) == error
+            error["code"] = code
+            assert await raw_call(client, "error", error) == {"error": error}
 
 
 SPOILT_ANSWERS = {
     "": "result",  # neither result nor error
     '"result": {}, ': "content",
-    '"result": {"content": [{"type": "text"}]}, ': "text",
+    '"result": {"content": [{"type": "audio", "data": ""}]}, ': "mimeType",
     '"result": {"content": [], "isError": "maybe"}, ': "isError",
     '"error": {"message": "x"}, ': "code",
 }
 
 
 async def test_a_spoilt_answer_is_an_error_that_names_the_field() -> None:
-    async with opened(a=MIRROR) as client:
+    start = "Error executing tool 'box__a__write' in toolbox 'box': "
+    async with opened(a=OWN_SERVERS["older"]) as client:
         for spoilt, field in SPOILT_ANSWERS.items():
             line = f'{{{spoilt}"id": ID, "jsonrpc": "2.0"}}'
             with anyio.fail_after(5):
-                result = await use(client, "a", "answer", {"line": line})
-            assert result.is_error and text(result).startswith(ANSWER_FAILED)
+                result = await use(client, "a", "write", {"line": line})
+            assert result.is_error and text(result).startswith(start)
             assert f"{field}: " in text(result), spoilt
-        assert text(await use(client, "a", "count")) == str(len(SPOILT_ANSWERS))
+        assert (await answer_of(client, "seen"))["calls"] == len(SPOILT_ANSWERS) + 1
 
 
 async def test_a_log_line_with_the_id_of_a_call_is_not_its_answer() -> None:
     lines = """{"level": 40, "id": ID, "error": "cache miss"}
 {"level": 30, "id": ID, "result": {"content": []}}
-{"jsonrpc": "1.0", "id": ID}"""
-    async with opened(a=MIRROR) as client:
-        answer = {"line": lines, "result": text_result("the answer")}
-        with anyio.fail_after(5):
-            assert text(await use(client, "a", "answer", answer)) == "the answer"
-
-
-REAL_CALLS: list[tuple[str, dict[str, Any]]] = [  # the last one is refused
-    ("list_directory", {"path": "."}),
-    ("read_text_file", {"path": "large ä.txt"}),
-    ("read_media_file", {"path": "sound.wav"}),
-    ("read_text_file", {"path": "/etc/hostname"}),
-]
+{"jsonrpc": "1.0", "id": ID}
+{"jsonrpc": "2.0", "id": ID, "result": {"content": [], "_meta": {"x": "answer"}}}"""
+    async with opened(a=OWN_SERVERS["older"]) as client:
+        result = await raw_call(client, "write", {"line": lines})
+    assert result == {"content": [], "_meta": {"x": "answer"}}
 
 
 async def test_a_real_server_answers_as_without_us(tmp_path: Path) -> None:
     program = ROOT / ".ci/servers/node_modules/.bin/mcp-server-filesystem"
     if not program.exists():
         pytest.skip(f"{program} is not installed")
-    folder = tmp_path / "work"
-    folder.mkdir()
-    (folder / "large ä.txt").write_text("Größe 😀\n" * 30_000)
-    (folder / "sound.wav").write_bytes(bytes(range(256)))
-    server = {"command": str(program), "args": ["."], "cwd": str(folder)}
+    (tmp_path / "large ä.txt").write_text("Größe 😀\n" * 30_000)
+    (tmp_path / "sound.wav").write_bytes(bytes(range(256)))
+    server = {"command": str(program), "args": ["."], "cwd": str(tmp_path)}
     parameters = StdioServerParameters.model_validate(server | {"env": os.environ})
-    refused = []
+    calls = [("list_directory", "."), ("read_text_file", "large ä.txt")]
+    calls += [("read_media_file", "sound.wav"), ("read_text_file", "/etc/hostname")]
     async with (
         Client(parameters, mode="legacy") as direct,
-        connected_process(configuration(real=server), tmp_path) as client,
+        connected(configuration(real=server)) as client,
     ):
-        for name, arguments in REAL_CALLS:
-            expected = await direct.call_tool(name, arguments)
-            assert await use(client, "real", name, arguments) == expected, name
-            refused.append(bool(expected.is_error))
-    assert refused == [False, False, False, True]
+        for name, path in calls:
+            expected = await direct.call_tool(name, {"path": path})
+            assert await use(client, "real", name, {"path": path}) == expected, name
+    assert expected.is_error  # the last one is refused
 
 
 # === Connections: a transparent proxy =================================================
@@ -2286,9 +2219,10 @@ async def answer_of(client: Client, tool: str, given: Any = None, **more: Any) -
 async def hearing(
     mode: str, ear: Ear, folder: Path | None = None, **servers: Any
 ) -> AsyncIterator[Client]:
-    """A client, with an ear, of a workbench in this process, or in its own."""
+    """A client with an ear; one of 2026, given a folder, is that of a process."""
     connect: Any = connected
-    if folder is not None:
+    # In memory it would send no cancelling, and hear of no progress.
+    if folder is not None and mode == "auto":
         connect = functools.partial(connected_process, folder=folder)
     async with connect(configuration(**servers), mode=mode, **ear.callbacks) as client:
         yield client
@@ -2306,20 +2240,24 @@ in_all_pairs = pytest.mark.parametrize(
 )
 
 
-@in_all_pairs
-async def test_a_server_is_called_in_its_clients_era_if_it_can(
-    mode: str, server: str
-) -> None:
-    is_modern = server == "modern" or (mode == "auto" and server == "both")
-    async with hearing(mode, Ear(), a=OWN_SERVERS[server]) as client:
-        seen = await answer_of(client, "seen")
-    assert seen["era"] == (MODERN if is_modern else OLDER)
+async def test_a_server_is_called_in_its_clients_era_if_it_can() -> None:
+    for mode, era in (("legacy", OLDER), ("auto", MODERN)):
+        async with hearing(mode, Ear(), a=OWN_SERVERS["both"]) as client:
+            assert (await answer_of(client, "seen"))["era"] == era
+
+
+async def test_a_server_of_the_newer_era_may_refuse_initialize_in_four_ways() -> None:
+    servers = {}
+    for code in (-32022, -32601, -32600, -32602, -32603):
+        servers[str(code)] = entry("eras", MODERN, code)
+    async with connected(configuration(**servers)) as client:
+        answer = await open_box(client)
+    assert answer["servers_connected"] == 4
+    assert "refused as asked" in answer["servers_failed"]["-32603"]
 
 
 @in_all_pairs
-async def test_the_meta_of_a_request_goes_down_except_what_belongs_to_one_hop(
-    mode: str, server: str
-) -> None:
+async def test_meta_goes_down_except_what_is_of_one_hop(mode: str, server: str) -> None:
     own = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "a.b/c": {"x": [None]}}
     hop = {f"{RESERVED}logLevel": "debug", f"{RESERVED}x": 1, "progressToken": "me"}
     async with hearing(mode, Ear(), a=OWN_SERVERS[server]) as client:
@@ -2359,21 +2297,9 @@ async def test_a_result_comes_as_the_server_sent_it(mode: str, server: str) -> N
     async with hearing(mode, Ear(), a=OWN_SERVERS[server]) as client:
         for result in RESULTS:
             assert await raw_call(client, "result", result) == result
-
-
-async def test_older_clients_get_only_objects_as_structured_content() -> None:
-    odd = {"content": [PARIS], "structuredContent": [1, None]}
-    async with hearing("legacy", Ear(), a=OWN_SERVERS["modern"]) as client:
-        assert await raw_call(client, "result", odd) == {"content": [PARIS]}
-
-
-async def test_any_error_of_a_retry_passes_through() -> None:
-    error = {"code": -32602, "message": "Unknown", "data": {"a": [1]}}
-    async with hearing("auto", Ear(), a=OWN_SERVERS["both"]) as client:
-        assert (await raw_call(client, "error", error))["isError"]
-        retries: list[Any] = [{"requestState": "s"}, {"inputResponses": {"a": ROOTS}}]
-        for retry in retries:
-            assert await raw_call(client, "error", error, **retry) == {"error": error}
+        if mode == "legacy" and server == "modern":  # older eras have objects alone
+            odd = {"content": [PARIS], "structuredContent": [1, None]}
+            assert await raw_call(client, "result", odd) == {"content": [PARIS]}
 
 
 def progress(label: str, **token: Any) -> list[dict[str, Any]]:
@@ -2407,8 +2333,7 @@ async def test_cancelled_calls_leave_nothing_behind(mode: str, tmp_path: Path) -
         with anyio.move_on_after(moments.uniform(0, 0.3)):
             await raw_call(client, "wait", {"number": number})
 
-    folder = tmp_path if mode == "auto" else None  # in memory no cancelling is sent
-    async with hearing(mode, Ear(), folder, a=OWN_SERVERS["both"]) as client:
+    async with hearing(mode, Ear(), tmp_path, a=OWN_SERVERS["both"]) as client:
         await open_box(client)
         before = len(asyncio.all_tasks())
         seen = await answer_of(client, "seen")
@@ -2474,9 +2399,12 @@ async def test_an_older_client_is_asked_all_questions_round_after_round() -> Non
     assert all(each["elicitationId"] for each in urls)  # older clients need one
 
 
+def question(answer: Any, **more: Any) -> dict[str, Any]:
+    return ELICIT | {"params": FORM | {"_meta": {"answer": answer}}} | more
+
+
 def asking(answer: Any) -> dict[str, Any]:
-    params = {**FORM, "_meta": {"answer": answer}}
-    return {"inputRequests": {"who": {**ELICIT, "params": params}}}
+    return {"inputRequests": {"who": question(answer)}}
 
 
 async def test_a_client_of_2026_answers_the_rounds_of_its_call_itself() -> None:
@@ -2508,10 +2436,10 @@ async def test_a_round_that_cannot_be_answered_is_an_error_of_the_call() -> None
 
 
 @pytest.mark.parametrize("is_dead", [False, True])
-async def test_a_question_ends_with_its_call(is_dead: bool, tmp_path: Path) -> None:
+async def test_a_question_ends_with_its_call(is_dead: bool) -> None:
     ear = Ear()
     given = {"rounds": [asking("never")]}
-    async with hearing("legacy", ear, tmp_path, a=OWN_SERVERS["modern"]) as client:
+    async with hearing("legacy", ear, a=OWN_SERVERS["modern"]) as client:
         pid = (await answer_of(client, "seen"))["pid"]
         call = asyncio.ensure_future(use(client, "a", "rounds", given))
         with anyio.fail_after(20):
@@ -2522,6 +2450,34 @@ async def test_a_question_ends_with_its_call(is_dead: bool, tmp_path: Path) -> N
             call.cancel()
             await ear.withdrawn.wait()
         assert ((await answer_of(client, "seen"))["pid"] != pid) == is_dead
+
+
+async def test_a_question_ends_with_its_remote_call(server: Remote) -> None:
+    async def ask(request: dict[str, Any], stream: Any) -> bytes:
+        stream.write(STREAM + event(question("never", id="q")))
+        await ear.asked.wait()
+        return event({"id": request["id"], "result": text_result("answered")})
+
+    ear = Ear()
+    server.answers["ask"] = ask
+    async with hearing("legacy", ear, a=server.at()) as client:
+        with anyio.fail_after(20):
+            assert text(await use(client, "a", "ask")) == "answered"
+            await ear.withdrawn.wait()
+
+
+async def test_a_question_is_asked_once_and_none_that_is_taken_back_counts() -> None:
+    never = {"_meta": {"answer": "never"}}
+    messages = [{"id": "2", "method": "roots/list", "params": never}] * 2
+    for number in range(1000, 1000 + workbench.MAX_QUESTIONS):
+        over = {"requestId": f"ask {number}"}
+        messages.append(question("never", id=over["requestId"]))
+        messages.append({"method": "notifications/cancelled", "params": over})
+    ear = Ear()
+    async with hearing("legacy", ear, a=OWN_SERVERS["both"]) as client:
+        await raw_call(client, "say", {"messages": messages})
+        assert await answer_of(client, "ask", ELICIT) == ACCEPTED
+    assert ear.heard.count(never) == 1
 
 
 async def test_an_older_server_that_asks_a_client_of_2026_gets_an_error() -> None:
