@@ -23,16 +23,8 @@ from typing import Any, Self, cast, get_args
 
 # === Downstream servers ===============================================================
 #
-# `python test_workbench.py SERVER [ARGUMENT...]` runs one of them. The tests start
-# hundreds, so they come before the imports that would take longer than a server does.
-
-DOWNSTREAM: dict[str, Callable[..., None]] = {}
-
-
-def downstream(run: Callable[..., None]) -> Callable[..., None]:
-    """Register a function as a server that a test can put into a configuration."""
-    DOWNSTREAM[run.__name__] = run
-    return run
+# `python test_workbench.py SERVER [ARGUMENT...]` runs one, a function of that name. The
+# tests start hundreds, so they come before imports that take longer than a server does.
 
 
 def entry(name: str, *arguments: object, **more: Any) -> dict[str, Any]:
@@ -40,7 +32,7 @@ def entry(name: str, *arguments: object, **more: Any) -> dict[str, Any]:
 
     It runs as a module, because Python keeps the bytecode of modules alone.
     """
-    file = Path(str(sys.modules[DOWNSTREAM[name].__module__].__file__))
+    file = Path(__file__)
     code = f"import runpy, sys; sys.path.insert(0, {str(file.parent)!r}); "
     code += f"runpy.run_module({file.stem!r}, run_name='__main__')"
     args = ["-c", code, name, *map(str, arguments)]
@@ -96,14 +88,11 @@ def serve_raw(*tools: dict[str, Any], **handlers: Handler) -> None:
     None sends nothing. By default `tools/call` answers with the arguments as JSON text.
     """
 
-    def call(request: dict[str, Any]) -> dict[str, Any]:
-        return text_result(json.dumps(request["params"].get("arguments")))
-
     known: dict[str, Handler] = {
         "initialize": lambda _: initialized(listChanged=True),
         "ping": lambda _: {},
         "tools_list": lambda _: {"tools": list(tools)},
-        "tools_call": call,
+        "tools_call": lambda r: text_result(json.dumps(r["params"].get("arguments"))),
     }
     known.update(handlers)
     for line in sys.stdin.buffer:
@@ -117,38 +106,19 @@ def serve_raw(*tools: dict[str, Any], **handlers: Handler) -> None:
             refuse(request, -32601)
 
 
-@downstream
 def plain() -> None:
     """Two tools that answer with their arguments."""
     serve_raw(tool("echo"), tool("other"))
 
 
-@downstream
 def environment(*_: str) -> None:
     """A tool that answers with the environment of its process."""
     serve_raw(tool("get"), tools_call=lambda _: json_result(dict(os.environ)))
 
 
-@downstream
-def scripted(code: str) -> None:
-    """Runs some Python code in this module."""
+def scripted(code: str, *_: str) -> None:
+    """Runs some Python code in this module; what follows is in `sys.argv`."""
     exec(code, globals())  # noqa: S102
-
-
-@downstream
-def dying(moment: str, *last_words: str) -> None:
-    """A server that exits at its `start` or in a `call`, with last words."""
-    words = " ".join(last_words)
-
-    def die(_: dict[str, Any]) -> None:
-        print(words, file=sys.stderr)
-        print("no JSON:", words)
-        print("x" * 190, words, flush=True)
-        sys.exit(3)
-
-    if moment == "start":
-        die({})
-    serve_raw(tool("die"), tools_call=die)
 
 
 def note(file: str, line: object) -> None:
@@ -156,7 +126,6 @@ def note(file: str, line: object) -> None:
         stream.write(f"{line}\n")
 
 
-@downstream
 def noted(notes: str, gate: str = "/") -> None:
     """Notes its pid and calls in a file; says nothing before the file `gate` exists.
 
@@ -184,7 +153,6 @@ def noted(notes: str, gate: str = "/") -> None:
     serve_raw(*map(tool, names), tools_call=call)
 
 
-@downstream
 def changing(capability: str = "listChanged") -> None:
     """Tools `become`, which changes the others, and `listings`, which counts.
 
@@ -228,7 +196,6 @@ def changing(capability: str = "listChanged") -> None:
     serve_raw(initialize=lambda _: result, tools_list=listing, tools_call=call)
 
 
-@downstream
 def changing_sdk(port: str = "") -> None:
     """Tools `become` (`tools`), `era` and `echo`.
 
@@ -295,9 +262,8 @@ OWN_TOOLS.append(tool("result", outputSchema={"type": "object", "required": ["x"
 
 def is_modern(request: dict[str, Any]) -> bool:
     """Whether a request is one of 2026-07-28."""
-    return f"{RESERVED}protocolVersion" in (
-        request.get("params", {}).get("_meta") or {}
-    )
+    meta = request.get("params", {}).get("_meta") or {}
+    return f"{RESERVED}protocolVersion" in meta
 
 
 def answer(request: dict[str, Any], result: dict[str, Any]) -> None:
@@ -405,7 +371,6 @@ class Eras:
         answer(request, json_result(told))
 
 
-@downstream
 def eras(spoken: str, refusal: str = "-32022") -> None:
     """A server of the eras `spoken`."""
     its: Any = Eras(spoken, int(refusal))
@@ -474,7 +439,6 @@ def misbehave(what: str, request: dict[str, Any]) -> dict[str, Any]:
     return text_result("answered")
 
 
-@downstream
 def misbehaving(at: str = "never", what: str = "") -> None:
     """Mark the process as `PID.pid`, and do `what` whenever the method `at` comes."""
     Path(f"{os.getpid()}.pid").touch()
@@ -626,7 +590,7 @@ def remote(port: int, path: str = "/mcp", **more: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    DOWNSTREAM[sys.argv[1]](*sys.argv[2:])
+    globals()[sys.argv[1]](*sys.argv[2:])
     sys.exit()
 
 import asyncio
@@ -701,8 +665,7 @@ async def connected_process(
 ) -> AsyncIterator[Client]:
     """A client of a workbench process, whose log is the file `stderr` in the folder."""
     program, *args = command(config, folder, "--verbose")
-    env = dict(os.environ)
-    parameters = StdioServerParameters(command=program, args=args, env=env)
+    parameters = StdioServerParameters(command=program, args=args, env=dict(os.environ))
     with (folder / "stderr").open("w") as log:
         process = stdio_client(parameters, errlog=log)
         async with Client(process, mode=mode, **callbacks) as client:
@@ -715,15 +678,12 @@ async def listed(client: Client) -> list[dict[str, Any]]:
     return [each.model_dump(by_alias=True, exclude_none=True) for each in tools]
 
 
-async def open_box(client: Client, tools: Any = None, **more: Any) -> dict[str, Any]:
+async def open_box(client: Client, tools: Any = None, **more: Any) -> Any:
     """What `open_toolbox` answers for the toolbox `box`, or these tools of it."""
-    arguments: dict[str, Any] = {"toolbox_name": "box"}
-    if tools is not None:
-        arguments["tools"] = tools
+    arguments = {"toolbox_name": "box", "tools": tools}  # null for no value is all
     result = await client.call_tool("open_toolbox", arguments, **more)
     assert not result.is_error, text(result)
-    answer: dict[str, Any] = json.loads(text(result))
-    return answer
+    return json.loads(text(result))
 
 
 async def use(
@@ -900,15 +860,14 @@ comand)
 {"command": "x", "serverUrl": "y"} => : expected either 'command' or 'url', found both
 {"command": "x", "type": "sse"} => .type: expected stdio, found another string
 {"url": "http://x", "type": "a"} => .type: expected http or sse, found another string
-{"command": ""} => .command: expected a non-empty string, found an empty string
 {"command": "x", "args": ["y", true]} => .args[1]: expected a string, found a boolean
 {"url": "x.com"} => .url: expected an http:// or https:// URL, found another string
 {"command": "x", "toolFilters": "a*"} => .toolFilters: expected a list, found a string
 {"command": "s3c\\r"} => .command: expected no control characters
 {"url": "https://x/s3c\\r\\n"} => .url: expected no control characters
 {"url": "https://x", "headers": {"A": "s3c\\n"}} => .headers.A: expected no control
-{"url": "https://x:s3c/t@x"} => .url: expected an http:// or https:// URL
-{"url": "https://x:s3c#t@x"} => .url: expected an http:// or https:// URL
+{"url": "https://x:s3c/t@x"} => .url: expected an http:// or https:// URL ('/', '?'
+{"url": "https://s3c#t@x"} => .url: expected an http:// or https:// URL ('/', '?'
 """.strip()
 
 
@@ -937,7 +896,7 @@ context_servers, mcp_servers, found none of them
 {"toolboxes": {"a__b": {"description": "d", "mcpServers": {"a_": {"command": "x"}}}}}
   toolboxes.a__b: expected NAME, found "a__b"
   toolboxes.a__b.mcpServers.a_: expected NAME, found "a_"
-{"mcpServers": {"s": {"command": "x", "args": ["${NO} ${a"]}}}
+{"mcpServers": {"s": {"command": "x", "args": ["${NO} ${NO} ${a"]}}}
   mcpServers.s.args[0]: environment variable NO is not set: set it, or write \
 ${NO:-default}
   mcpServers.s.args[0]: expected a '}' after '${', found the end of the string
@@ -1016,7 +975,7 @@ enabled = false
 > a: stdio npx k +r* -rm
 > ! mcp_servers.a
 === Gemini CLI: settings.json
-{"theme": "GitHub", "mcpServers": {"a": {"httpUrl": "https://a",
+{"theme": "GitHub", "servers": 1, "mcpServers": {"a": {"httpUrl": "https://a",
   "headers": {"A": "Bearer $KEY"}, "timeout": 9, "trust": false,
   "includeTools": ["r"], "excludeTools": ["s"], "description": "Its own"}}}
 > a: http https://a Bearer $KEY +r -s (Its own)
@@ -1026,7 +985,7 @@ enabled = false
   "a": {"command": "npx", "args": ["z"], "env": {"_J": "${env:KEY}"}, "envFile": "x"},
   "b": {"serverUrl": "https://b", "headers": {"K": "${KEY}"}, "disabledTools": ["t"]},
   "c": {"type": "streamableHttp", "url": "https://c", "disabled": false, "timeout": 9},
-  "d": {"type": "remote", "url": "https://d", "enabled": true},
+  "d": {"type": "remote", "url": "https://d", "enabled": true, "description": ""},
   "e": {"type": "local", "command": ["${UNSET}"], "enabled": false},
   "f": {"command": "${UNSET}", "disabled": true, "autoApprove": []},
   "g": {"type": "local", "command": "npx", "args": [], "tools": ["r", "s"]}}}
@@ -1094,10 +1053,12 @@ LEFT_ALONE += " ${env:a} ${env:} ${ENV:A} $MY_TOKEN $A"
 
 @pytest.mark.parametrize("text", LEFT_ALONE.split())
 def test_what_only_looks_like_a_variable_stays_and_is_warned_about(text: str) -> None:
-    data = one_server({"command": "x", "args": ["y", text]})
-    config = workbench.parse_config(data, VARIABLES)
-    assert list(config.toolboxes["t"].servers["s"].args) == ["y", text]
-    [warning] = config.warnings
+    args = ["y", f"{text} {text}"]
+    data = one_server({"command": "x", "args": args})
+    # The real mapping: unlike a dict, it refuses what is no name.
+    config = workbench.parse_config(data, os.environ)
+    assert list(config.toolboxes["t"].servers["s"].args) == args
+    [warning] = config.warnings  # once
     assert warning.startswith(f"{AT}.args[1]: {json.dumps(text)} ")
 
 
@@ -1125,9 +1086,10 @@ def test_a_file_that_is_no_json_is_an_error_that_says_where(tmp_path: Path) -> N
 
 def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
-    [demo] = workbench.find_config(None, {}).toolboxes["demo"].servers.values()
-    program = [os.path.abspath(workbench.__file__), "--toolbox"]
-    assert [demo.command, *demo.args] == [sys.executable, *program]
+    demo = workbench.find_config(None, {"WORKBENCH_CONFIG": ""}).toolboxes["demo"]
+    program = (os.path.abspath(workbench.__file__), "--toolbox")
+    server = workbench.ServerConfig("stdio", sys.executable, program)
+    assert demo.servers == {"toolbox": server}
     for name in ("argument", "variable", "workbench-config.json"):
         Path(name).write_text('\ufeff{"toolboxes": {}}', "utf-8")
     environ = {"WORKBENCH_CONFIG": "variable"}
@@ -1151,8 +1113,7 @@ def test_the_example_loads_without_variables_and_warnings() -> None:
 
 def test_the_script_header_asks_for_what_the_requirements_ask_for() -> None:
     script = Path(workbench.__file__).read_text()
-    header = re.search(r"^# /// script\n((?:# .*\n)+?)# ///$", script, re.MULTILINE)
-    assert header is not None
+    header: Any = re.search(r"(?m)^# /// script\n((?:# .*\n)+?)# ///$", script)
     fields = tomllib.loads(header[1].replace("# ", ""))
     requirements = (ROOT / "requirements.txt").read_text().split()
     assert fields["dependencies"] + ["pytest"] == requirements
@@ -1184,22 +1145,31 @@ async def test_a_filtered_tool_can_be_neither_seen_nor_called(
 
 # === Configuration: secrets ===========================================================
 
-TOKEN = "tok-0123456789"
+TOKEN = "tok-0123456789" * 40  # of a line, 300 characters are shown
 KEY = "---BEGIN---\nMIIEpAIBAAKC\\ä\n---END---"
 LITERALS = ["env-0123456", "header-0123", "query-01234", "user-012345", "pass-012345"]
 LITERALS += ["again-01234", "typo-012345"]
+DIE = """
+def die(_=None):
+    words = " ".join(sys.argv[3:])
+    print(words, file=sys.stderr)
+    print("no JSON:", words)
+    print("x" * 190, words, flush=True)
+    sys.exit(3)
+"""
 
 
 async def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.setenv("WB_TOKEN", TOKEN)
     monkeypatch.setenv("WB_KEY", KEY)
     words = ["${WB_TOKEN}", "${WB_KEY}", *LITERALS, "Grüße"]
+    call = DIE + "serve_raw(tool('die'), tools_call=die)"
     value, header, query, user, password, again, typo = LITERALS
     monkeypatch.setenv("WB_TYPO", typo)
     url = f"http://{user}:{password}@127.0.0.1:1/mcp?k={query}&k={again}&"
     config = configuration(
-        call=entry("dying", "call", *words, env={"A": "${WB_TOKEN}", "B": value}),
-        start=entry("dying", "start", *words, header="${WB_TYPO}"),
+        call=entry("scripted", call, *words, env={"A": "${WB_TOKEN}", "B": value}),
+        start=entry("scripted", DIE + "die()", *words, header="${WB_TYPO}"),
         command={"command": "/none/${WB_TOKEN}"},
         cwd=entry("plain", cwd="/none/${WB_TOKEN}"),
         http={"url": url + "a=${WB_TOKEN}", "headers": {"A": "Bearer ${WB_TOKEN}"}},
@@ -1210,6 +1180,8 @@ async def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) 
         failed = answer["servers_failed"]
         assert failed.keys() == {"start", "command", "cwd", "http", "sse"}
         errors = [text(await use(client, server, "die")) for server in failed]
+        errors.append(text(await use(client, TOKEN, "die")))
+        errors.append(text(await client.call_tool("use_tool", {TOKEN: 1})))
         death = text(await use(client, "call", "die"))
     stderr = (tmp_path / "stderr").read_text()
     assert f"[box/start] ***{' ***' * len(LITERALS)} Grüße\n" in stderr
@@ -1228,49 +1200,44 @@ async def why_it_fails(server: dict[str, Any]) -> str:
     return text(result)
 
 
-async def test_only_what_may_be_secret_is_masked(
-    tmp_path: Path, monkeypatch: Monkey
-) -> None:
-    monkeypatch.setenv("WB_SHORT", "1234567")
-    monkeypatch.setenv("WB_PATH", str(tmp_path))
-    monkeypatch.setenv("WB_TOKEN", TOKEN)
-    monkeypatch.setenv("WB_UNUSED", "unused-00")
-    words = ["${WB_SHORT}", "${WB_PATH}", "${WB_NO:-default-0}", "${WB_TOKEN}"]
-    reason = await why_it_fails(
-        entry("dying", "start", "literal-0", "unused-00", *words)
-    )
-    assert f"literal-0 unused-00 1234567 {tmp_path} default-0 ***" in reason
+def test_only_what_may_be_secret_is_masked(tmp_path: Path) -> None:
+    variables = {"SHORT": "1234567", "FILE": str(tmp_path), "UNUSED": "unused-00"}
+    args = ["literal-0", "${SHORT}", "${FILE}", "${NO:-default-0}", "${TOKEN}"]
+    data = one_server({"command": "x", "args": args, "env": {"BLANK": " " * 8}})
+    config = workbench.parse_config(data, {**variables, "TOKEN": TOKEN})
+    told = f"literal-0 unused-00{' ' * 8}1234567 {tmp_path} default-0"
+    assert config.mask(f"{told} {TOKEN}") == f"{told} ***"
 
 
-async def test_a_secret_is_masked_however_long_it_is_and_as_json_escapes_it() -> None:
-    code = """
-secret = os.environ["KEY"]
-forms = [f"<{secret}>", json.dumps(secret), json.dumps(secret, ensure_ascii=False)]
-sys.exit(" ".join(forms))"""
-    for secret in ('a"quote\\d  ä', "s3cret" * 80):  # of which 300 characters are shown
-        reason = await why_it_fails(entry("scripted", code, env={"KEY": secret}))
-        assert '<***> "***" "***"' in reason
-        assert "s3cret" not in reason
+SECRETS: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
+    ({"headers": {"A": "12345678"}}, "12345678"),
+    ({"headers": {"A": "abcdefgh", "B": "abcdefghSECRET"}}, "abcdefghSECRET"),
+    ({"headers": {"A": "pa$SWORD-0123"}}, "pa$SWORD-0123"),
+    ({"url": "http://u:abc:defg12@h/"}, "u:abc:defg12 abc:defg12"),
+    ({"url": "http://h/?a=b&c=dEf&"}, "a=b&c=dEf&"),
+    ({"headers": {"A": 'a"quote/ä'}}, r'a"quote/ä a\"quote/ä a\"quote/\u00e4'),
+    ({"headers": {"PHP": 'a"quote/ä'}}, r"a\"quote\/\u00e4"),
+    ({"headers": {"Go": "<tökén&1>"}}, r"\u003ctökén\u00261\u003e"),
+]
 
 
-def test_a_secret_is_masked_whole_whatever_it_is_part_of() -> None:
-    mask = workbench.make_mask(["12345678", "abcdefgh", "abcdefghSECRET"])
-    assert mask("12345678 abcdefghSECRET") == "*** ***"
-    words = one_server({"command": "x", "env": {"A": "pa$SWORD-0123"}})
-    assert workbench.parse_config(words, {}).mask("pa$SWORD-0123") == "***"
-    login = one_server({"url": "http://u:abc:defg12@h/"})
-    assert workbench.parse_config(login, {}).mask("abc:defg12") == "***"
+def test_a_secret_is_masked_whole_and_as_json_escapes_it() -> None:
+    for server, texts in SECRETS:
+        data = one_server({"url": "http://h/", **server})
+        mask = workbench.parse_config(data, {}).mask
+        assert set(mask(texts).split()) == {"***"}, texts
 
 
 # === Tool names =======================================================================
 
 
-def test_a_full_tool_name_splits_into_its_parts_and_nothing_else_does() -> None:
-    for name in ("t s x", "a_b c-d _x", "t s __x", "ä s.1 x__y_ ", "t s _"):
+def test_a_full_tool_name_splits_into_its_parts_and_matches_them() -> None:
+    for name in ("t s x", "a_b c-d _x", "t s __x__y", "ä s.1 x__y_ ", "t s x[1]"):
         parts = tuple(name.split(" ", 2))
         full_name = workbench.full_tool_name(*parts)
         assert full_name == "__".join(parts)
         assert workbench.split_tool_name(full_name) == parts
+        assert workbench.matches_pattern(full_name, *parts)
     for name in ("", "x", "t__s", "t__s__", "__s__x", "t____x"):
         with pytest.raises(ValueError):
             workbench.split_tool_name(name)
@@ -1649,14 +1616,10 @@ async def test_the_handshake_tells_who_we_are_and_our_toolboxes(mode: str) -> No
 
 
 @ERAS
-async def test_the_handshake_and_listing_the_tools_start_nothing(
-    mode: str, tmp_path: Path
-) -> None:
+async def test_handshake_and_listing_start_nothing(mode: str, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    config = configuration(
-        s=entry("noted", tmp_path / "s"), other=entry("noted", notes)
-    )
-    async with connected(config, mode) as client:
+    servers = {"s": entry("noted", tmp_path / "s"), "other": entry("noted", notes)}
+    async with connected(configuration(**servers), mode) as client:
         tools = await listed(client)
         # A server that had been started before this one is twice would have noted it.
         await use(client, "s", "exit")
@@ -1712,16 +1675,17 @@ ECHO: dict[str, Any] = {"toolbox_name": "box", "tool_name": "box__a__echo"}
 
 
 async def test_bad_arguments_are_an_error_that_names_the_field() -> None:
-    async with opened(a=entry("plain")) as client:
+    async with connected(configuration(a=entry("plain"))) as client:
         for name, arguments, field in (
             ("open_toolbox", None, "toolbox_name"),
-            ("open_toolbox", {"toolbox_name": "box", "servers": []}, "servers"),
-            ("open_toolbox", {"toolbox_name": "box", "tools": {}}, "tools"),
-            ("open_toolbox", {"toolbox_name": "box", "tools": ["a", 1]}, "tools"),
+            ("open_toolbox", {"servers": []}, "servers"),  # a second fault
+            ("open_toolbox", BOX | {"tools": {}}, "tools"),
+            ("open_toolbox", BOX | {"tools": ["a", 1]}, "tools"),
             ("use_tool", {"tool_name": "box__a__echo"}, "toolbox_name"),
-            ("use_tool", {"toolbox_name": "box", "tool_name": None}, "tool_name"),
+            ("use_tool", BOX | {"tool_name": None}, "tool_name"),
             ("use_tool", ECHO | {"arguments": [1]}, "arguments"),
             ("use_tool", ECHO | {"arguments": "[1]"}, "arguments"),
+            ("use_tool", ECHO | {"arguments": "[" * 100_000}, "arguments"),
         ):
             result = await client.call_tool(name, arguments)
             assert result.is_error and f"'{field}'" in text(result), arguments
@@ -1733,7 +1697,7 @@ HALF = r'{"cut": "\ud83d"}'  # half of a surrogate pair
 
 async def test_arguments_reach_the_server_as_they_are() -> None:
     async with opened(a=entry("plain")) as client:
-        assert text(await use(client, "a", "echo")) == "{}"
+        assert text(await client.call_tool("use_tool", ECHO)) == "{}"
         null = ECHO | {"arguments": None}
         assert text(await client.call_tool("use_tool", null)) == "{}"
         for given in (VALUES, json.dumps(VALUES)):
@@ -1741,8 +1705,26 @@ async def test_arguments_reach_the_server_as_they_are() -> None:
         assert text(await use(client, "a", "echo", HALF)) == r'{"cut": "\ufffd"}'
 
 
+async def test_only_what_belongs_to_one_hop_is_taken_from_the_meta() -> None:
+    own = {"progressTokens": 1, "my.io.modelcontextprotocol/x": 2}
+    async with opened(a=OWN_SERVERS["older"]) as client:
+        assert (await answer_of(client, "seen", _meta=own))["_meta"] == own
+
+
+async def test_changed_roots_are_told_only_to_servers_that_are_up_and_older() -> None:
+    ear = Ear()
+    older, newer = OWN_SERVERS["older"], OWN_SERVERS["modern"]
+    async with hearing("legacy", ear, none=MISSING, a=newer, b=older) as client:
+        await open_box(client)
+        changed = types.RootsListChangedNotification()
+        await client.session.send_notification(changed)
+        await until(lambda: ear.heard != [])
+        await answer_of(client, "seen")  # what `a` had said would have come before it
+    assert len(ear.heard) == 1
+
+
 async def test_any_other_tool_is_a_protocol_error_with_a_hint() -> None:
-    async with opened(a=entry("plain")) as client:
+    async with connected(configuration(a=entry("plain"))) as client:
         for name in ("box__a__echo", "echo", "OPEN_TOOLBOX", ""):
             with pytest.raises(MCPError, match="use_tool") as caught:
                 await client.call_tool(name, {})
@@ -3085,7 +3067,7 @@ def assert_is_now(shown: str, zone: datetime.tzinfo) -> None:
     moment = datetime.datetime.fromisoformat(shown)
     age = datetime.datetime.now(datetime.UTC) - moment
     assert datetime.timedelta() <= age < datetime.timedelta(minutes=1), zone
-    assert shown == moment.astimezone(zone).isoformat()
+    assert shown == moment.astimezone(zone).isoformat(timespec="seconds")
 
 
 async def test_time_knows_every_iana_zone_and_no_other() -> None:
@@ -3104,10 +3086,11 @@ async def test_time_knows_every_iana_zone_and_no_other() -> None:
 
 async def test_the_default_utc_needs_no_zone_data(monkeypatch: Monkey) -> None:
     def no_data(name: str) -> None:
-        raise zoneinfo.ZoneInfoNotFoundError(name)
+        raise no_file(name)
 
     monkeypatch.setattr(zoneinfo, "ZoneInfo", no_data)
-    assert (await call_toolbox("time", timezone="Europe/Berlin")).is_error
+    for no_file in (zoneinfo.ZoneInfoNotFoundError, IsADirectoryError):
+        assert (await call_toolbox("time", timezone="Europe/Berlin")).is_error
     assert_is_now(text(await call_toolbox("time")), datetime.UTC)
     assert_is_now(text(await call_toolbox("time", timezone="UTC")), datetime.UTC)
 
@@ -3140,9 +3123,8 @@ class HttpToolbox:
 
     def session(self) -> dict[str, str]:
         """Initialize a session of Streamable HTTP; the header that names it."""
-        with self.ask(
-            "POST", "/mcp", request_bytes("initialize", HANDSHAKE)
-        ) as response:
+        body = request_bytes("initialize", HANDSHAKE)
+        with self.ask("POST", "/mcp", body) as response:
             return {"Mcp-Session-Id": response.headers["Mcp-Session-Id"]}
 
 
@@ -3150,10 +3132,9 @@ class HttpToolbox:
 def http_toolbox(address: str) -> Iterator[HttpToolbox]:
     """Run `--toolbox --http ADDRESS` and read its port from the log."""
     line = [sys.executable, workbench.__file__, "--toolbox", "--http", address]
-    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
+    with subprocess.Popen(line, stderr=PIPE, text=True) as process:
         try:
-            first = process.stderr.readline()
+            first = cast(Any, process.stderr).readline()
             found = re.search(r"http://\S+:(\d+)/mcp", first)
             assert found, first
             yield HttpToolbox(process, found[0], int(found[1]))
@@ -3182,14 +3163,13 @@ class SseSession:
         self.toolbox = toolbox
         self.stream = toolbox.ask("GET", "/mcp")
         self.close = self.stream.close
-        self.first_event = self.next_event()
-        self.endpoint = self.first_event.partition(b"data: ")[2].strip().decode()
+        self.first_event, self.endpoint = self.next_event()
 
-    def next_event(self) -> bytes:
-        event = b""
-        while line := self.stream.readline().rstrip():
-            event += line + b"\n"
-        return event
+    def next_event(self) -> list[str]:
+        """Its kind and its data."""
+        event, data, end = [self.stream.readline().decode() for _ in range(3)]
+        assert not end.strip()
+        return [event.partition(": ")[2].strip(), data.partition(": ")[2].strip()]
 
     def post(self, body: bytes) -> int:
         return self.toolbox.status("POST", self.endpoint, body)
@@ -3197,17 +3177,17 @@ class SseSession:
     def result(self, method: str, params: dict[str, Any]) -> Any:
         """Post a request; the result that then comes on the stream."""
         assert self.post(request_bytes(method, params)) == 202
-        event, data = self.next_event().splitlines()
-        assert event == b"event: message"
-        return json.loads(data.removeprefix(b"data: "))["result"]
+        event, data = self.next_event()
+        assert event == "message"
+        return json.loads(data)["result"]
 
 
 def test_an_sse_session_needs_only_an_http_client(toolbox: HttpToolbox) -> None:
     with closing(SseSession(toolbox)) as session:
         assert session.stream.status == 200
         assert session.stream.headers.get_content_type() == "text/event-stream"
-        first = rb"event: endpoint\ndata: /mcp/messages\?sessionId=[0-9a-f]{32}\n"
-        assert re.fullmatch(first, session.first_event)
+        assert session.first_event == "endpoint"
+        assert re.fullmatch(r"/mcp/messages\?sessionId=[0-9a-f]{32}", session.endpoint)
         info = session.result("initialize", HANDSHAKE)["serverInfo"]
         assert info == {"name": "mcp-toolbox", "version": workbench.__version__}
         done = {"jsonrpc": "2.0", "method": "notifications/initialized"}
@@ -3275,38 +3255,47 @@ def test_on_loopback_every_route_refuses_foreign_names(toolbox: HttpToolbox) -> 
                 assert toolbox.status(method, path, headers={"Origin": name}) == 403
 
 
-def test_bound_elsewhere_it_warns_and_serves_any_host_but_no_foreign_origin() -> None:
-    with http_toolbox("0.0.0.0:0") as running:
-        for host, origin, expected in (
-            ("toolbox.example:8000", "http://toolbox.example:8000", 200),
-            ("toolbox.example", "https://toolbox.example", 200),
-            ("toolbox.example", "http://toolbox.example:81", 403),
-            ("toolbox.example", "null", 403),
-        ):
-            headers = {"Host": host, "Origin": origin}
-            assert running.status("GET", "/mcp", headers=headers) == expected, headers
-        running.process.terminate()
-        # Not `communicate`: what was read beside the first line is kept by the file.
-        log = cast(Any, running.process.stderr).read()
-    assert re.search("WARNING.*authentication", log)
+async def test_bound_elsewhere_it_serves_its_own_names_and_no_foreign_origin() -> None:
+    for address, host, origin, status in (
+        ("0.0.0.0", "toolbox.example:80", "http://toolbox.example:80", 400),
+        ("0.0.0.0", "toolbox.example", "https://toolbox.example", 400),
+        ("0.0.0.0", "toolbox.example", "http://toolbox.example:81", 403),
+        ("0.0.0.0", "toolbox.example", "null", 403),
+        ("127.0.0.2", "127.0.0.2:80", "http://127.0.0.2:80", 400),
+    ):
+        app = httpx2.ASGITransport(workbench.toolbox_app(address))
+        headers = {"Host": host, "Origin": origin}
+        async with httpx2.AsyncClient(transport=app, headers=headers) as client:
+            answer = await client.post("http://x/mcp/messages")  # 400: no session
+        assert answer.status_code == status, headers
 
 
-@pytest.mark.parametrize("signals", ["SIGINT", "SIGTERM SIGINT"])
-def test_a_signal_ends_it_with_status_0_while_streams_are_open(signals: str) -> None:
+@pytest.mark.parametrize(
+    ("address", "host", "signals", "warning"),
+    [
+        ("LOCALHOST:0", "localhost", "SIGINT", ""),
+        ("0.0.0.0:0", "a.example", "SIGTERM SIGINT", ".*WARNING.*authentication.*\n"),
+    ],
+)
+def test_a_signal_ends_it_with_status_0_while_streams_are_open(
+    address: str, host: str, signals: str, warning: str
+) -> None:
+    """It warns only where it is bound elsewhere than to loopback."""
     with (
-        http_toolbox("LOCALHOST:0") as running,
+        http_toolbox(address) as running,
         closing(SseSession(running)) as session,
-        running.ask("GET", "/mcp", headers=running.session()),
+        running.ask("GET", "/mcp", headers=running.session() | {"Host": host}) as get,
         socket.create_connection(("127.0.0.1", running.port)) as half,
     ):
+        assert get.status == 200
         # There is no body, which the HTTP server therefore waits for.
         half.sendall(b"POST /mcp HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 9\r\n\r\n")
         assert session.result("ping", {}) == {}
         for name in signals.split():
             running.process.send_signal(getattr(signal, name))
-        _, log = running.process.communicate(timeout=20)
-    assert running.process.returncode == 0
-    assert log == ""  # no warning: it is loopback
+        assert running.process.wait(20) == 0
+        # Not `communicate`: what was read beside the first line is kept by the file.
+        assert re.fullmatch(warning, cast(Any, running.process.stderr).read())
 
 
 @pytest.mark.filterwarnings("ignore:unclosed")  # of a port that is no port

@@ -173,10 +173,11 @@ def make_mask(secrets: Iterable[str]) -> Callable[[str], str]:
         # Nobody could act on an error that hides which file was not found.
         if not os.path.exists(secret):
             for line in secret.splitlines():
-                escaped = json.dumps(line)[1:-1]
-                forms |= {line, escaped, json.dumps(line, ensure_ascii=False)[1:-1]}
-                php_escaped = escaped.replace("/", r"\/")
-                forms |= {php_escaped, escaped.translate(go_escapes)}
+                forms.add(line)
+                for ensure_ascii in (True, False):
+                    escaped = json.dumps(line, ensure_ascii=ensure_ascii)[1:-1]
+                    php_escaped = escaped.replace("/", r"\/")
+                    forms |= {escaped, php_escaped, escaped.translate(go_escapes)}
     # A secret may be part of another: the longer one has to be tried first.
     longest_first = sorted(forms, key=len, reverse=True)
     patterns = [re.escape(form) for form in longest_first if len(form.strip()) >= 8]
