@@ -983,16 +983,18 @@ enabled = false
 === Cursor, Windsurf, Cline, opencode, JetBrains, Kiro, and Copilot CLI: mcp.json
 {"mcpServers": {
   "a": {"command": "npx", "args": ["z"], "env": {"_J": "${env:KEY}"}, "envFile": "x"},
-  "b": {"serverUrl": "https://b", "headers": {"K": "${KEY}"}, "disabledTools": ["t"]},
+  "b": {"type": "remote", "serverUrl": "https://b", "headers": {"K": "${KEY}"},
+    "disabledTools": ["t"]},
   "c": {"type": "streamableHttp", "url": "https://c", "disabled": false, "timeout": 9},
-  "d": {"type": "remote", "url": "https://d", "enabled": true, "description": ""},
+  "d": {"transport": "sse", "type": "http", "url": "https://d", "enabled": true,
+    "description": ""},
   "e": {"type": "local", "command": ["${UNSET}"], "enabled": false},
   "f": {"command": "${UNSET}", "disabled": true, "autoApprove": []},
   "g": {"type": "local", "command": "npx", "args": [], "tools": ["r", "s"]}}}
 > a: stdio npx z k
 > b: http https://b k -t
 > c: http https://c
-> d: http https://d
+> d: sse https://d
 > g: stdio npx +r +s
 > ! mcpServers.a mcpServers.c
 """

@@ -595,10 +595,8 @@ def matches_pattern(pattern: str, *names: str) -> bool:
     of one, `work__slack__post` is one tool.
     """
     parts = ["*", "*", *pattern.split("__", 2)][-3:]
-    for name, part in zip(names, parts, strict=False):
-        if name != part and not fnmatch.fnmatchcase(name, part):
-            return False
-    return True
+    pairs = zip(names, parts, strict=False)
+    return all(name == part or fnmatch.fnmatchcase(name, part) for name, part in pairs)
 
 
 # === Workbench ========================================================================
@@ -1196,7 +1194,8 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
                     # JSON-RPC knows no such request, and it would not be counted.
                     continue
                 self._unanswered.add(item.message.id)
-            self._unanswered.discard(cancelled_id(item.message))
+            else:
+                self._unanswered.discard(cancelled_id(item.message))
             return item
 
     async def send(self, item: SessionMessage) -> None:
@@ -1248,7 +1247,8 @@ class Connection:
         ended       set     set    reason says why; it is of no more use, but what runs
                                    of it may still take its time to stop
 
-    To end a connection from outside, call `mark_closed`.
+    To end a connection from outside, call `mark_closed`; who waits for it may begin the
+    next one.
     """
 
     session: ClientSession
@@ -1328,11 +1328,11 @@ class Connection:
         try:
             with anyio.move_on_after(CONNECT_TIMEOUT) as starting:
                 await self._hold(starting)
-            # The first reason counts: this one is for a start that took too long.
+            # If nothing has given a reason before: the first one counts.
             self.mark_closed(f"no answer within {CONNECT_TIMEOUT:g} seconds")
             log.info("%s: %s", self.name, self.describe_end())
         finally:
-            # Nobody waits any longer.
+            # Whoever waits has waited long enough.
             self.mark_closed("was stopped")
             self.settled.set()
             self._refreshed.set()
@@ -1459,8 +1459,10 @@ class Connection:
             # none of them is lost.
             self._changed = anyio.Event()
             refreshed = self._refreshed
-            await self._refresh()
-            refreshed.set()
+            try:
+                await self._refresh()
+            finally:
+                refreshed.set()
 
     async def _refresh(self) -> None:
         try:
@@ -1591,7 +1593,8 @@ class Connection:
                 request, _RAW_RESULT, progress_callback=on_progress
             )
             if result.get("resultType", "input_required") != "input_required":
-                # The SDK takes anything with a `resultType` for the other kind.
+                # The SDK has validated it, but takes anything with a `resultType` for an
+                # `InputRequiredResult`.
                 types.CallToolResult.model_validate(result, by_name=False)
             return result
         except ValidationError as error:
@@ -1613,7 +1616,7 @@ class Connection:
         """What the error of a call means; the error itself, if the server's own."""
         if error.data == _UNREACHED:
             return Unreached()
-        # What the SDK gives to calls that are in flight at the end.
+        # What the SDK gives to calls that are in flight at the end, or sent after it.
         closed = (types.CONNECTION_CLOSED, "Connection closed")
         if (error.code, error.message) == closed:
             # A server may say so itself, and live on.
@@ -1927,6 +1930,7 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
                 # A launcher may end before its worker, whose end nobody tells us.
                 while self._signal_group(0):
                     await anyio.sleep(0.02)
+                break
             self._signal_group(number)
         await asyncio.wait([self._stderr_read], timeout=DRAIN_TIMEOUT)
         self._process.close()
@@ -2374,6 +2378,7 @@ def toolbox_app(address: str) -> ASGIApp:
 
 async def _check_origin(request: Request, address: str) -> Response | None:
     """Check Host and Origin (DNS rebinding); the response if they are wrong."""
+    # Bound to any other address, it has names that we do not know: any Host will do.
     hosts = [request.headers.get("host", "")]
     if ipaddress.ip_address(address).is_loopback:
         names = ["127.0.0.1", "localhost", "[::1]", address]
