@@ -196,17 +196,14 @@ def changing(capability: str = "listChanged") -> None:
     serve_raw(initialize=lambda _: result, tools_list=listing, tools_call=call)
 
 
-def changing_sdk(port: str = "") -> None:
-    """Tools `become` (`tools`), `era` and `echo`.
+def changing_server() -> Any:
+    """One on the SDK, with the tools `become` (`tools`), `era` and `echo`.
 
-    With `lose`, `become` ends the listen streams instead of announcing the change. It
-    serves stdio, or HTTP at a port.
+    With `lose`, `become` ends the listen streams instead of announcing the change.
     """
-    import anyio
     from mcp import types
     from mcp.server import subscriptions
     from mcp.server.lowlevel.server import Server
-    from mcp.server.stdio import stdio_server
     from mcp.shared.exceptions import MCPError
 
     bus = subscriptions.InMemorySubscriptionBus()
@@ -236,20 +233,20 @@ def changing_sdk(port: str = "") -> None:
         return types.CallToolResult.model_validate(text_result(said))
 
     on: Any = {"on_list_tools": list_tools, "on_call_tool": call}
-    server = Server("changing", on_subscriptions_listen=listen, **on)
+    return Server("changing", on_subscriptions_listen=listen, **on)
 
-    async def serve_stdio() -> None:
+
+def changing_sdk() -> None:
+    import anyio
+    from mcp.server.stdio import stdio_server
+
+    server = changing_server()
+
+    async def serve() -> None:
         async with stdio_server() as (read, write):
             await server.run(read, write, server.create_initialization_options())
 
-    if not port:
-        return anyio.run(serve_stdio)
-    import uvicorn
-
-    listener = socket.create_server(("127.0.0.1", int(port)))
-    print("port", port, flush=True)
-    config = uvicorn.Config(server.streamable_http_app(), log_config=None)
-    uvicorn.Server(config).run([listener])
+    anyio.run(serve)
 
 
 OLDER, MODERN = "2025-11-25", "2026-07-28"
@@ -400,6 +397,10 @@ def misbehave(what: str, request: dict[str, Any]) -> dict[str, Any]:
             os._exit(3)
         case ["hangs"]:
             hang()
+        case ["asks", "and", "exits"]:
+            for number in range(110):
+                send({"method": "roots/list", "id": number})
+            os._exit(3)
         case ["answers", "half"]:
             os.write(1, b'{"jsonrpc": "2.0", "id": %d, ' % request["id"])
             hang()
@@ -448,8 +449,10 @@ def misbehaving(at: str = "never", what: str = "") -> None:
     serve_raw(tool(), **handlers)
 
 
-def response(status: int, body: str = "", **headers: str) -> bytes:
-    """A whole HTTP response; `_` in the name of a header stands for `-`."""
+def response(status: int, body: Any = "", **headers: str) -> bytes:
+    """A whole HTTP response of a message or a text; `_` in a header stands for `-`."""
+    if not isinstance(body, str):
+        body = json.dumps(dict(body, jsonrpc="2.0"))
     sent = {"content_type": "application/json", "connection": "close"} | headers
     sent["content_length"] = str(len(body.encode()))
     head = f"HTTP/1.1 {status} Said\r\n"
@@ -460,6 +463,7 @@ def response(status: int, body: str = "", **headers: str) -> bytes:
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 DENIAL = '{"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "%s"}}'
+DEEP = '{"jsonrpc": "2.0", "id": 1, "result": %s1}' % ('{"a": ' * 400) + "}" * 400
 HTTP_FAULTS = {
     "400": response(400, "Bad Request: No valid session ID provided"),
     "401": response(401),
@@ -468,11 +472,13 @@ HTTP_FAULTS = {
     "full": response(400, DENIAL % r"session 7 is \u001b[31mfull"),
     "404": response(404, "Not\nfound"),
     "500": response(500, "Oh\nno"),
+    "events": response(500, ": Oh no\n\n", content_type="text/event-stream"),
     "moved": response(307, location="/moved/"),
     "elsewhere": response(307, location="http://sesame@127.0.0.1:1/mcp?sesame"),
     "page": response(302, location="/login"),
     "loop": response(308, location="/loop"),
     "html": response(200, "<html>\n</html>", content_type="text/html"),
+    "deep": response(200, DEEP),
     "unreadable": response(200, "data: {\n\n", content_type="text/event-stream"),
     "ended": response(200, ": no answer\n\n", content_type="text/event-stream"),
     "foreign": STREAM + b"event: endpoint\ndata: http://other.invalid/messages\n\n",
@@ -504,6 +510,7 @@ class Remote:
         self.seen: set[str | None] = set()  # values of the header Authorization
         self.calls: list[str] = []  # the keys of `answers`, GET and DELETE
         self.connections = 0  # that are open
+        self.endpoint = "/messages"  # of `/sse`
         self.released = asyncio.Event()
         self.listener: Any = None
         self.stream: Any = None  # of `/sse`
@@ -533,7 +540,7 @@ class Remote:
             answer = await answer(request, stream)
         if isinstance(answer, bytes):
             return answer
-        reply = {"jsonrpc": "2.0", "id": request["id"]}
+        reply = {"id": request["id"]}
         if answer is not None:
             reply["result"] = answer
         if path == "/stream":
@@ -541,7 +548,7 @@ class Remote:
         if path == "/messages":
             self.stream.write(event(reply))
             return response(202)
-        return response(200, json.dumps(reply), mcp_session_id=self.session)
+        return response(200, reply, mcp_session_id=self.session)
 
     async def respond(self, head: str, body: bytes, stream: Any) -> bytes:
         method, target, _ = head.split(maxsplit=2)
@@ -554,13 +561,15 @@ class Remote:
             return HTTP_FAULTS[self.stale]
         if path == "/sse":
             self.stream = stream
-            stream.write(STREAM + event("/messages", "endpoint"))
+            stream.write(STREAM + event(self.endpoint, "endpoint"))
         if path in ("/sse", "/hang"):
             await anyio.sleep_forever()
-        if method == "POST":
-            return await self.answer(json.loads(body), path, stream)
-        self.calls.append(method)
-        return response(200 if method == "DELETE" else int(query or 405))
+        if method == "GET":
+            self.calls.append(method)
+            return response(int(query or 405))
+        return await self.answer(
+            json.loads(body or b'{"method": "DELETE"}'), path, stream
+        )
 
     async def serve(self, reader: Any, stream: Any) -> None:
         """Answer the one request of a connection, unless its client closes it first."""
@@ -598,19 +607,18 @@ import datetime
 import functools
 import gc
 import http.client
-import http.server
 import itertools
 import logging
 import random
 import tomllib
 import zlib
 import zoneinfo
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import anyio
 import httpx2
 import pytest
+import uvicorn
 from mcp import Client, StdioServerParameters, types
 from mcp.client.session import ClientSession
 from mcp.client.sse import sse_client
@@ -784,8 +792,9 @@ class Wire:
                 self.answers[message.get("id")] = message
         return self.answers.pop(request)
 
-    def initialize(self) -> Self:
-        assert self.answer(self.begin("initialize", **HANDSHAKE))["result"]
+    def initialize(self, **able: Any) -> Self:
+        handshake = dict(HANDSHAKE, capabilities=able)
+        assert self.answer(self.begin("initialize", **handshake))["result"]
         return self
 
     def begin_use(self, server: str, name: str = "echo", **arguments: Any) -> int:
@@ -2538,7 +2547,7 @@ async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) 
     for name in ("TOKEN", "ARG", "OFF", "NOTE", "TYPO", "BOX"):
         monkeypatch.setenv(f"WB_{name}", "x")
     config = configuration(
-        named=entry("environment", env={"WB_TOKEN": "${WB_TOKEN}"}),
+        named=entry("environment", env={"WB_TOKEN": "${WB_TOKEN}", "HOME": "/its"}),
         renamed=entry("environment", env={"WB_OTHER": "${WB_TOKEN:-}"}),
         argument=entry("environment", "${env:WB_ARG} ${HOME} ${PATH}"),
         off=entry("environment", "${WB_OFF}", disabled=True),
@@ -2554,34 +2563,7 @@ async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) 
             assert variables.keys() >= {"HOME", "PATH"}
             seen = {name for name in variables if name.startswith("WB_")}
             assert seen == its_own | {"WB_NOTE"}  # for a comment refers to nothing
-
-
-FAULTS = {  # when a server does what wrong: what a call answers (a pattern), if it does
-    ("tools_list", "exits"): "not seen the call: exited with status 3.*boom",
-    ("initialize", "answers nonsense"): "not seen the call: .*not valid.*capabilities",
-    ("tools_call", "closes stdout"): "^Error executing tool",
-    ("tools_call", "writes garbage"): "^answered$",
-    ("start", "hangs"): "",
-    ("initialize", "hangs"): "",
-    ("tools_list", "hangs"): "",
-    ("tools_call", "answers half"): "",
-}
-
-
-def test_a_fault_costs_only_its_server(tmp_path: Path) -> None:
-    servers: dict[str, Any] = {" ".join(fault): fault for fault in FAULTS}
-    with Wire(tmp_path, **servers) as wire:
-        wire.initialize()
-        calls = {server: wire.begin_use(server) for server in servers}
-        assert wire.still_serves()
-        for server, fault in servers.items():
-            if FAULTS[fault]:
-                assert re.search(FAULTS[fault], wire.text(calls[server])), server
-        wire.hanging(5)  # those without an answer, and the one that closed stdout
-        assert wire.still_serves()
-        assert wire.answers == {}  # nothing came that nobody had asked for
-        wire.end("end of stdin")
-        assert wire.status() == 0
+            assert (variables["HOME"] == "/its") == (server == "named")
 
 
 def peak_memory(pid: int) -> int:
@@ -2589,60 +2571,78 @@ def peak_memory(pid: int) -> int:
     return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) // 1000
 
 
-SAME_QUESTION = '{"jsonrpc":"2.0","id":1,"method":"ping"}'
+SAME_QUESTION = '{"jsonrpc":"2.0","id":"%s","method":"ping"}' % ("x" * 30_000)
+FAULTS = {  # when a server does what wrong: what a call answers (a pattern), if it does
+    ("tools_list", "exits"): "not seen the call: exited with status 3.*boom",
+    ("initialize", "answers nonsense"): "not seen the call: .*not valid.*capabilities",
+    ("tools_call", "asks and exits"): "^Error executing tool .*exited with status 3",
+    ("tools_call", "closes stdout"): "^Error executing tool",
+    ("tools_call", "writes garbage"): "^answered$",
+    ("tools_call", "writes a huge line"): "^answered$",
+    ("start", "hangs"): "",
+    ("initialize", "hangs"): "",
+    ("tools_list", "hangs"): "",
+    ("tools_call", "answers half"): "",
+    ("start", "repeats y on stdout"): "",
+    ("start", "repeats y on stderr"): "",
+    ("tools_call", f"repeats {SAME_QUESTION} on stdout"): "",
+}
 
 
-def test_what_a_server_writes_without_end_slows_only_itself(tmp_path: Path) -> None:
-    servers: dict[str, Any] = {
-        "lines": ("start", "repeats y on stdout"),
-        "log": ("start", "repeats y on stderr"),
-        "huge": ("tools_call", "writes a huge line"),
-        "asks": ("tools_call", f"repeats {SAME_QUESTION} on stdout"),
-    }
+def test_a_fault_costs_only_its_server(tmp_path: Path) -> None:
+    """And what it writes without end, only its own time."""
+    servers: dict[str, Any] = {" ".join(fault)[:30]: fault for fault in FAULTS}
     with Wire(tmp_path, stdio={"stderr": PIPE}, **servers) as wire:
-        wire.initialize().use("good")
+        wire.initialize(roots={}).use("good")
         before = peak_memory(wire.process.pid)
-        for server in ("lines", "log", "asks"):
-            wire.begin_use(server)
-        huge = wire.begin_use("huge")
-        wire.hanging(3)  # in an endless loop, that is
+        calls = {server: wire.begin_use(server) for server in servers}
+        for server, fault in servers.items():
+            if FAULTS[fault]:
+                assert re.search(FAULTS[fault], wire.text(calls[server])), server
+        wire.hanging(8)  # those without an answer, and the one that closed stdout
         moments = [time.monotonic()]
-        while len(moments) < 10:
+        while moments[-1] < moments[0] + 1:  # second
             assert wire.still_serves()
             moments.append(time.monotonic())
-        assert moments[-1] - moments[0] < 9  # seconds, whatever else the machine does
-        assert wire.text(huge) == "answered"
+        assert len(moments) > 2  # whatever else the machine does
         assert peak_memory(wire.process.pid) < before + 30
+        assert wire.answers.keys() == {None}  # only its questions are taken back
         wire.end("SIGTERM")
         assert wire.status() == 0
+
+
+async def test_a_server_that_closes_its_stdin_is_replaced(monkeypatch: Monkey) -> None:
+    deaf = """
+def call(request):
+    os.close(0)
+    send({"id": request["id"], "result": text_result(str(os.getpid()))})
+    signal.pause()
+serve_raw(tool(), tools_call=call)"""
+    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
+    async with opened(a=runs(deaf)) as client:
+        first = int(text(await use(client, "a", "echo")))
+        assert int(text(await use(client, "a", "echo"))) != first
 
 
 # === Transports: a remote endpoint over HTTP ==========================================
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
-
-
 @asynccontextmanager
-async def listening(port: int) -> AsyncIterator[None]:
-    """A process of `changing_sdk` at this port, once it says so."""
-    server = entry("changing_sdk", port)
-    line = [server["command"], *server["args"]]
-    async with await anyio.open_process(line, stderr=subprocess.STDOUT) as process:
-        said = b""
-        try:
-            while b"port %d\n" % port not in said:
-                said += await cast(Any, process.stdout).receive()
-            yield
-        finally:
-            process.kill()
+async def listening(port: int = 0) -> AsyncIterator[int]:
+    """A changing server at this port, which hangs up on all its clients in the end."""
+    app = changing_server().streamable_http_app()
+    config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=0)
+    server = uvicorn.Server(config)
+    listener = socket.create_server(("127.0.0.1", port))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.serve, [listener])
+        yield listener.getsockname()[1]
+        server.should_exit = True
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Remote]:
+async def server(monkeypatch: Monkey) -> AsyncIterator[Remote]:
+    monkeypatch.setattr(workbench, "LAST_WORDS", 0.5)
     server = Remote()
     server.listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     yield server
@@ -2653,13 +2653,13 @@ async def server() -> AsyncIterator[Remote]:
 async def opened_at(server: Remote, *names: str, **more: Any) -> AsyncIterator[Client]:
     """A client with an open box of this server at several paths, which name it."""
     servers = {name: server.at(f"/{name}", **more) for name in names}
-    async with opened(**servers) as client:
-        yield client
+    with anyio.fail_after(30):
+        async with opened(**servers) as client:
+            yield client
 
 
 async def test_a_remote_server_announces_changes_in_both_eras(log: Logs) -> None:
-    port = free_port()
-    async with listening(port):
+    async with listening() as port:
         for mode, version in (("legacy", OLDER), ("auto", MODERN)):
             log.clear()
             async with opened(mode, a=remote(port)) as client:
@@ -2674,12 +2674,11 @@ async def test_a_remote_result_may_have_megabytes(server: Remote) -> None:
     server.answers["1 MB"] = text_result("x" * 1_000_000)
     server.answers["5 MB"] = text_result("x" * 5_000_000)
     async with opened_at(server, "mcp", "stream", "sse") as client:
-        with anyio.fail_after(30):
-            for name in ("mcp", "stream"):
-                assert len(text(await use(client, name, "5 MB"))) == 5_000_000
-            failed = await use(client, "sse", "5 MB")
-            assert failed.is_error and "1,048,576 bytes" in text(failed)
-            assert len(text(await use(client, "sse", "1 MB"))) == 1_000_000
+        for name in ("mcp", "stream"):
+            assert len(text(await use(client, name, "5 MB"))) == 5_000_000
+        failed = await use(client, "sse", "5 MB")
+        assert failed.is_error and "1,048,576 bytes" in text(failed)
+        assert len(text(await use(client, "sse", "1 MB"))) == 1_000_000
 
 
 async def test_headers_go_with_every_request_and_redirects_are_followed(
@@ -2693,21 +2692,25 @@ async def test_headers_go_with_every_request_and_redirects_are_followed(
     assert server.seen == {"bearer sesame-open"}
 
 
-async def test_a_remote_call_may_be_silent(server: Remote, monkeypatch: Monkey) -> None:
-    limits: set[Any] = set()
+async def test_a_remote_call_may_be_silent_while_the_system_probes_its_connection(
+    server: Remote, monkeypatch: Monkey
+) -> None:
     send = httpx2.AsyncClient.send
 
     async def watch(self: Any, request: httpx2.Request, **options: Any) -> Any:
         if b'"id"' in request.content or request.method == "GET":
-            limits.add(request.extensions["timeout"]["read"])
-            limits.add(request.extensions["timeout"]["write"])
-        return await send(self, request, **options)
+            timeout = request.extensions["timeout"]
+            assert timeout["read"] is None and timeout["write"] is None
+        response = await send(self, request, **options)
+        tcp = response.extensions["network_stream"].get_extra_info("socket")
+        assert tcp.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30  # seconds
+        return response
 
     monkeypatch.setattr(httpx2.AsyncClient, "send", watch)
     async with opened_at(server, "mcp", "sse") as client:
-        await use(client, "mcp", "ok")
-        await use(client, "sse", "ok")
-    assert limits == {None}
+        assert text(await use(client, "mcp", "ok")) == "ok"
+        assert text(await use(client, "sse", "ok")) == "ok"
 
 
 # What a request that fails in one of these ways is told with, as a pattern. A server
@@ -2717,12 +2720,15 @@ REFUSED = {
     "403": "HTTP 403.*headers",
     "404": "HTTP 404",
     "500": "HTTP 500",
+    "events": "HTTP 500",
     "full": "session 7 is +full",
     "elsewhere": "HTTP 307",
     "page": "HTTP (302|405)",
     "loop": "HTTP 308",
     "html": "text/html",
-    **dict.fromkeys(("unreadable", "ended", "cut", "closed"), r"\w"),  # any words
+    **dict.fromkeys(
+        ("deep", "unreadable", "ended", "cut", "closed"), r"\w"
+    ),  # any words
 }
 
 
@@ -2731,21 +2737,19 @@ async def test_a_remote_server_that_does_not_connect_says_why_in_one_line(
     mode: str, server: Remote, monkeypatch: Monkey
 ) -> None:
     """The line has the URL and no secret; servers that work are not disturbed."""
-    monkeypatch.setattr(workbench, "HTTP_TIMEOUT", 2)
-    monkeypatch.setattr(workbench, "CONNECT_TIMEOUT", 6)
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 60)
     here = server.at("")["url"]
+    server.endpoint = here.replace("http:", "https:") + "/messages"
     reasons = {f"http {here}/{fault}": why for fault, why in REFUSED.items()}
     if mode == "legacy":
         reasons["http http://127.0.0.1:1/mcp"] = "refused"
         reasons["http http://no-such-host.invalid/mcp"] = r"\w"
-        reasons[f"http {here}/hang"] = "no answer within 6 seconds"
-        reasons[f"sse {here.replace('http:', 'https:')}/mcp"] = "no answer within 2 s"
         for fault in ("401", "403", "500", "cut"):
             reasons[f"sse {here}/{fault}"] = REFUSED[fault]
-        reasons[f"sse {here}/foreign"] = "another origin"
+        for path in ("foreign", "sse"):
+            reasons[f"sse {here}/{path}"] = "another origin"
         reasons[f"sse {here}/ended"] = "closed its event stream"
-    servers = {"works": entry("plain")}
+    servers = {"works": server.at()}
     for name in reasons:
         transport, url = name.split()
         servers[name] = {"transport": transport, "url": f"{url}?key=sesame"}
@@ -2759,19 +2763,15 @@ async def test_a_remote_server_that_does_not_connect_says_why_in_one_line(
         assert re.search(reasons[name], why.replace(url, "")), why
 
 
-async def test_the_system_probes_the_connection_of_a_call(server: Remote) -> None:
-    port = server.listener.sockets[0].getsockname()[1]
-    async with opened(a=server.at()) as client:
-        waiting = asyncio.ensure_future(use(client, "a", "wait"))
-        await until(lambda: "wait" in server.calls)
-        probes = set()
-        for each in gc.get_objects():
-            with suppress(OSError, IndexError):
-                if type(each) is socket.socket and each.getpeername()[1] == port:
-                    probes.add(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE))
-        assert probes == {30}  # seconds
-        server.released.set()
-        await waiting
+async def test_a_remote_server_that_does_not_answer_is_given_up(
+    server: Remote, monkeypatch: Monkey
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(workbench, "CONNECT_TIMEOUT", 0.5)
+        assert "within 0.5 seconds" in await why_it_fails(server.at("/hang"))
+    monkeypatch.setattr(workbench, "HTTP_TIMEOUT", 0.2)
+    url = server.at()["url"].replace("http:", "https:")  # nobody shakes hands there
+    assert "within 0.2 seconds" in await why_it_fails({"url": url, "type": "sse"})
 
 
 async def test_a_request_that_fails_costs_only_its_own_call(server: Remote) -> None:
@@ -2785,8 +2785,9 @@ async def test_a_request_that_fails_costs_only_its_own_call(server: Remote) -> N
             start = f"Error executing tool 'box__a__{fault}' in toolbox 'box': "
             assert re.fullmatch(f"{start}.*{why}.*", failed), failed
             assert failed.isprintable()
-            if fault in ("html", "unreadable", "ended", "cut", "closed"):
-                assert server.at()["url"] in failed and "not repeated" in failed
+            is_known = fault in ("401", "403", "full", "elsewhere", "page", "loop")
+            assert ("not repeated" in failed) != is_known
+            assert server.at()["url"] in failed or fault == "full"
             assert server.calls.count(fault) == 1
         server.released.set()
         for sibling in await siblings:
@@ -2825,9 +2826,8 @@ async def test_an_event_is_read_while_the_stream_is_open(how: str, server: Any) 
         await anyio.sleep_forever()
 
     server.answers["speak"] = speak
-    async with opened(a=server.at()) as client:
-        with anyio.fail_after(20):
-            assert text(await use(client, "a", "speak")) == "Größe"
+    async with opened_at(server, "mcp") as client:
+        assert text(await use(client, "mcp", "speak")) == "Größe"
 
 
 async def test_a_spoilt_answer_is_no_silence_over_any_transport(server: Remote) -> None:
@@ -2835,10 +2835,9 @@ async def test_a_spoilt_answer_is_no_silence_over_any_transport(server: Remote) 
     half = text_result("a\ud83d, 😀")
     server.answers.update(neither=None, half=half)
     async with opened_at(server, "mcp", "stream", "sse") as client:
-        with anyio.fail_after(20):
-            for name in ("mcp", "stream", "sse"):
-                assert "not valid MCP" in text(await use(client, name, "neither"))
-                assert text(await use(client, name, "half")) == "a\ufffd, 😀"
+        for name in ("mcp", "stream", "sse"):
+            assert "not valid MCP" in text(await use(client, name, "neither"))
+            assert text(await use(client, name, "half")) == "a\ufffd, 😀"
     local = runs(f"serve_raw(tool('half'), tools_call=lambda _: {half})")
     async with opened(local=local) as client:
         assert text(await use(client, "local", "half")) == "a\ufffd, 😀"
@@ -2849,18 +2848,16 @@ async def test_a_call_whose_events_can_be_resumed_ends_when_its_server_stays_dea
     is_silent: bool, server: Remote, monkeypatch: Monkey
 ) -> None:
     async def die(*_: Any) -> bytes:
+        monkeypatch.setattr(workbench, "HTTP_TIMEOUT", 0.1)
         if is_silent:
             monkeypatch.setattr(server, "respond", server.wait)
         else:
             server.listener.close()
         return STREAM + b"id: 1\nretry: 10\ndata: \n\n"
 
-    monkeypatch.setattr(workbench, "HTTP_TIMEOUT", 0.5)
     server.answers["die"] = die
-    async with opened(a=server.at()) as client:
-        with anyio.fail_after(20):
-            result = await use(client, "a", "die")
-    assert text(result).startswith("Error executing tool 'box__a__die'")
+    async with opened_at(server, "mcp") as client:
+        assert "Error executing tool" in text(await use(client, "mcp", "die"))
 
 
 async def test_a_server_without_a_get_stream_is_listed_anew(server: Remote) -> None:
@@ -2885,12 +2882,12 @@ async def test_many_silent_calls_leave_no_connection_open(server: Remote) -> Non
             assert text(await use(client, "mcp", "ok")) == "ok"
             calls.cancel_scope.cancel()
         await until(lambda: server.connections <= before, 20)
+    assert "workbench/abort" not in server.calls  # which is our own affair
 
 
 async def test_a_remote_server_gets_the_answer_to_its_question(server: Remote) -> None:
     async def ask(request: dict[str, Any], stream: Any) -> bytes:
-        question = {"id": "question", "method": "elicitation/create", "params": FORM}
-        stream.write(STREAM + event(question))
+        stream.write(STREAM + event({**ELICIT, "id": "question"}))
         return event({"id": request["id"], "result": json_result(await answered)})
 
     async def take(answer: dict[str, Any], _: Any) -> bytes:
@@ -2905,18 +2902,14 @@ async def test_a_remote_server_gets_the_answer_to_its_question(server: Remote) -
 
 
 async def test_a_json_body_is_the_answer_whatever_its_id(server: Remote) -> None:
-    def body(**message: Any) -> bytes:
-        whole = {"jsonrpc": "2.0", "id": None, **message}
-        return response(200, json.dumps(whole, indent=1))
-
     error = {"code": 7, "message": "no luck"}
-    server.answers["result"] = body(id=999, result=text_result("the answer"))
-    server.answers.update(error=body(error=error), none=body(method="x"))
-    async with opened(a=server.at()) as client:
-        with anyio.fail_after(20):
-            assert text(await use(client, "a", "result")) == "the answer"
-            assert "7: no luck" in text(await use(client, "a", "error"))
-            assert "HTTP 200" in text(await use(client, "a", "none"))
+    server.answers["result"] = response(200, {"id": 9, "result": text_result("good")})
+    server.answers["error"] = response(200, {"id": None, "error": error})
+    server.answers["none"] = response(200, {"id": None, "method": "x"})
+    async with opened_at(server, "mcp") as client:
+        assert text(await use(client, "mcp", "result")) == "good"
+        assert "7: no luck" in text(await use(client, "mcp", "error"))
+        assert "HTTP 200" in text(await use(client, "mcp", "none"))
 
 
 @pytest.mark.parametrize("end", ["cancelled", "cut"])
@@ -2947,15 +2940,13 @@ async def test_a_call_that_ends_takes_its_question_back(
             await ear.withdrawn.wait()
 
 
-@pytest.mark.parametrize("stale", ["404", "400", "unauthorized"])
-async def test_a_forgotten_session_is_replaced(stale: str, server: Remote) -> None:
-    server.stale = stale
+async def test_a_forgotten_session_is_replaced(server: Remote) -> None:
     async with opened(a=server.at()) as client:
         before = resources()
-        for session in ("2", "3", "4"):
-            server.session = session
+        for session, stale in enumerate(("404", "400", "unauthorized"), 2):
+            server.session, server.stale = str(session), stale
             for result in await at_once(9, lambda: use(client, "a", "ok")):
-                assert text(result) == "ok"
+                assert text(result) == "ok", stale
         await leaves_nothing_behind(before)
     assert server.calls.count("ok") == 27
     assert server.calls.count("initialize") == 4
@@ -2967,19 +2958,57 @@ async def test_a_session_of_a_tools_own_is_no_session_of_ours(server: Remote) ->
 
     async def browse(request: dict[str, Any], _: Any) -> bytes:
         error = {"code": -32000, "message": "No browser session is open"}
-        body = {"jsonrpc": "2.0", "id": request["id"], "error": error}
-        return response(status, json.dumps(body))
+        return response(status, {"id": request["id"], "error": error})
 
     server.answers.update(browse=browse, mute=response(400))
+    server.answers["down"] = response(500, "There is no session store")
+    refusals = [(400, response(202)), (404, response(202)), (400, response(400))]
     async with opened(a=server.at()) as client:
-        for status in (400, 404):
+        for status, server.answers["ping"] in refusals:
             told = text(await use(client, "a", "browse"))
             assert "-32000: No browser session is open" in told
-        assert server.calls.count("browse") == 2
-        assert server.calls.count("initialize") == 1
-        server.answers["ping"] = response(400)
-        assert "HTTP 400" in text(await use(client, "a", "mute"))
-        assert server.calls.count("mute") == 1
+        for name in ("mute", "down"):
+            server.answers["ping"] = server.answers[name]
+            assert "HTTP " in text(await use(client, "a", name))
+            assert server.calls.count(name) == 1
+    assert server.calls.count("browse") == 3
+    assert server.calls.count("initialize") == 1
+
+
+async def test_a_call_without_a_session_is_not_sent_again(server: Remote) -> None:
+    """Whatever its server calls one, and however it then refuses everything."""
+    server.session = ""
+    async with opened(a=server.at()) as client:
+        for fault in ("404", "400"):
+            server.answers["ping"] = HTTP_FAULTS[fault]
+            assert f"HTTP {fault}" in text(await use(client, "a", fault))
+            assert server.calls.count(fault) == 1
+    assert server.calls.count("initialize") == 1
+
+
+async def test_a_connection_that_is_idle_for_long_is_not_used_again(
+    server: Remote, monkeypatch: Monkey
+) -> None:
+    """Servers close one after 5 seconds; a call just then would be lost."""
+
+    async def hold(request: dict[str, Any], stream: Any) -> None:
+        reply = {"id": request["id"], "result": text_result("held")}
+        stream.write(response(200, reply, connection="keep-alive"))
+        await anyio.sleep_forever()
+
+    assert workbench._IDLE_TIMEOUT < 5
+    monkeypatch.setattr(workbench, "_IDLE_TIMEOUT", 0)
+    server.answers["hold"] = hold
+    async with opened_at(server, "mcp") as client:
+        assert text(await use(client, "mcp", "hold")) == "held"
+        assert text(await use(client, "mcp", "ok")) == "ok"
+
+
+def test_a_redirect_from_https_to_http_is_not_followed() -> None:
+    urls = ("http://a.b/mcp", "https://a.b/mcp")
+    plain, secure = [httpx2.Request("POST", url) for url in urls]
+    assert workbench._may_follow(plain, secure)
+    assert not workbench._may_follow(secure, plain)
 
 
 async def test_a_late_listing_of_a_former_session_is_ignored(server: Remote) -> None:
@@ -3005,13 +3034,15 @@ async def test_a_late_listing_of_a_former_session_is_ignored(server: Remote) -> 
 
 @ERAS
 async def test_a_remote_server_that_was_restarted_is_used_again(mode: str) -> None:
-    port = free_port()
+    async with listening() as port:
+        pass
     async with connected(configuration(a=remote(port)), mode) as client:
         for _ in range(2):
             async with listening(port):
                 answer = await use(client, "a", "echo", {"message": "x"})
                 assert text(answer) == "Echo: x"
-        assert "refused" in text(await use(client, "a", "echo"))
+        told = text(await use(client, "a", "echo"))
+        assert "refused" in told and "not repeated" not in told
         async with listening(port):
             assert text(await use(client, "a", "echo", {"message": "y"})) == "Echo: y"
 
@@ -3020,7 +3051,9 @@ async def test_a_failure_names_its_remedy_where_one_is_known(server: Remote) -> 
     server.answers["initialize"] = response(405)
     url = server.at()["url"]
     assert re.search('405.*"type": "sse"', await why_it_fails({"url": url}))
+    assert "sse" not in await why_it_fails({"url": url, "type": "sse"})
     assert re.search("npx -y z.*'args'", await why_it_fails({"command": "npx -y z"}))
+    assert "'args'" not in await why_it_fails(MISSING)
     async with opened(a=entry("plain"), b=entry("plain")) as client:
         bare = {"toolbox_name": "box", "tool_name": "echo"}
         told = text(await client.call_tool("use_tool", bare))
@@ -3327,28 +3360,22 @@ def test_a_bad_configuration_ends_the_program_before_it_starts_anything(
 
 
 async def test_the_demo_is_served_and_says_what_it_is(tmp_path: Path) -> None:
-    program: Any = {"command": sys.executable, "args": [workbench.__file__]}
-    parameters = StdioServerParameters(cwd=tmp_path, **program)
+    """In the log, too; with --verbose also what tools it has."""
+    args = [workbench.__file__, "--verbose"]
+    parameters = StdioServerParameters(command=sys.executable, args=args, cwd=tmp_path)
     call: Any = {"toolbox_name": "demo", "tool_name": "demo__toolbox__echo"}
     call["arguments"] = {"text": "Hi."}
     with (tmp_path / "stderr").open("w") as log:
         async with Client(stdio_client(parameters, errlog=log)) as client:
             assert text(await client.call_tool("use_tool", call)) == "Hi."
             told = client.instructions or ""
-    assert "demo (1 server)" in told
-    for note in (told.splitlines()[-1], (tmp_path / "stderr").read_text()):
+    logged = (tmp_path / "stderr").read_text()
+    assert "demo (1 server)" in told and " INFO Serving demo" in logged
+    for note in (told.splitlines()[-1], logged.splitlines()[0]):
         assert "demo" in note
         assert "argument" in note and "WORKBENCH_CONFIG" in note
-
-
-async def test_the_log_says_what_is_served_and_with_verbose_each_tool(
-    tmp_path: Path,
-) -> None:
-    async with connected_process(configuration(s=entry("plain")), tmp_path) as client:
-        await open_box(client)
-    first, *lines = (tmp_path / "stderr").read_text().splitlines()
-    assert f"INFO Serving box from {tmp_path}" in first
-    assert any(re.search("DEBUG .*box/s.*: .*echo.*other", line) for line in lines)
+    assert re.search(" DEBUG demo/toolbox.*: .*echo.*time", logged)
+    assert "Ctrl-C" not in logged  # which is for a person
 
 
 async def test_without_toolboxes_it_says_where_to_add_them(tmp_path: Path) -> None:
@@ -3382,78 +3409,75 @@ def test_what_cannot_start_ends_in_a_sentence_or_in_silence() -> None:
         assert process.returncode == status
 
 
+def test_a_traceback_is_logged_with_verbose_alone(log: Logs, capfd: Capture) -> None:
+    failed = {"msg": "told", "exc_info": (OSError, OSError(), None)}
+    for level, expected in (("INFO", "told\n"), ("DEBUG", "told\nOSError\n")):
+        log.set_level(level, "workbench")
+        workbench._StderrHandler(str).emit(logging.makeLogRecord(failed))
+        assert capfd.readouterr().err == expected
+
+
 def test_a_person_at_a_terminal_is_told_what_it_waits_for(tmp_path: Path) -> None:
-    stderr = tmp_path / "stderr"
-    for options in ([], ["--toolbox"]):
-        ours, terminal = os.openpty()
-        streams = {"stdin": terminal, "stdout": terminal}
-        with (
-            open(ours),
-            open(terminal),
-            Wire(tmp_path, *options, stdio=streams) as wire,
-        ):
-            anyio.run(until, lambda: "Ctrl-C" in stderr.read_text(), 20)
-            assert re.search("(?s)MCP client.*--check.*--help", stderr.read_text())
-            wire.end("SIGINT")
-            assert wire.status() in (0, -signal.SIGINT)  # it may not be serving yet
+    ours, terminal = os.openpty()
+    streams = {"stdin": terminal, "stdout": terminal}
+    with open(ours), open(terminal), Wire(tmp_path, stdio=streams) as wire:
+        stderr = tmp_path / "stderr"
+        anyio.run(until, lambda: "Ctrl-C" in stderr.read_text(), 20)
+        assert re.search("(?s)MCP client.*--check.*--help", stderr.read_text())
+        wire.end("SIGINT")
+        assert wire.status() in (0, -signal.SIGINT)  # it may not be serving yet
 
 
-def test_check_starts_each_server_once_and_prints_its_line_as_it_settles(
-    tmp_path: Path, monkeypatch: Monkey
-) -> None:
-    monkeypatch.setenv("PYTHONUNBUFFERED", "")
-    gate, starts = tmp_path / "gate", tmp_path / "starts"
-    slow = entry("noted", tmp_path / "slow", gate)
-    code = f"echo x >> {starts}; echo last words >&2; exit 3"  # in no time
-    bad: Any = {"command": "sh", "args": ["-c", code]}
-    with Wire(tmp_path, "--check", slow=slow, bad=bad) as wire:
-        read = wire.process.stdout.readline
-        words, failed, good = sorted([read().decode() for _ in range(3)])
-        gate.touch()
-        assert re.match(rb"box/slow +ok .*4 tools", read())
-        read()
-        assert wire.status() == 1
-    assert re.fullmatch(r"box/bad +FAILED +\d+\.\d s +exited with status 3\n", failed)
-    assert words == "    last words\n"
-    assert re.fullmatch(r"box/good +ok +\d+\.\d s +1 tool .*\n", good)
-    assert starts.read_text() == "x\n"
+def run_main(config: dict[str, Any], folder: Path, *options: str) -> int:
+    """The status of the program, run in this process, whose signals it leaves alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(signal, "signal", lambda *_: None)
+        patch.chdir(folder)
+        patch.setenv("WORKBENCH_CONFIG", "")
+        command(config, folder)
+        return workbench.main([*options])
 
 
 def test_check_warns_of_unknown_keys_and_of_filters_that_match_nothing(
-    tmp_path: Path,
+    tmp_path: Path, log: Logs, capsys: Capture
 ) -> None:
     server = entry("plain", toolFilters=["echo", "no_*"], colour="red", size=1)
-    arguments = command(configuration(s=server), tmp_path, "--check")
-    process = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    unknown, unmatched = process.stderr.splitlines()
-    assert re.search("WARNING toolboxes.box.mcpServers.s: .*colour, size", unknown)
-    assert "WARNING" in unmatched and "no_*" in unmatched
-    assert re.match("box/s +ok .* 1 tool ", process.stdout)
+    assert run_main(configuration(s=server), tmp_path, "--check") == 0
+    [unknown, unmatched] = log.messages  # these warnings and nothing else
+    assert re.match("toolboxes.box.mcpServers.s: .*colour, size", unknown)
+    assert "no_*" in unmatched
+    assert re.match("box/s +ok .* 1 tool ", capsys.readouterr().out)
 
 
-async def test_check_names_every_ten_seconds_what_still_starts(
-    tmp_path: Path, capsys: Capture, monkeypatch: Monkey
+async def test_check_starts_each_server_once_and_says_when_it_settles(
+    tmp_path: Path, monkeypatch: Monkey
 ) -> None:
-    sleep, gate = anyio.sleep, tmp_path / "gate"
-    pauses: set[float] = set()
+    """And every ten seconds which ones are still starting."""
 
     async def sleep_less(seconds: float) -> None:
-        pauses.add(seconds)
-        await sleep(seconds / 100)
-
-    monkeypatch.setattr(anyio, "sleep", sleep_less)
-    servers = {"slow": entry("noted", tmp_path / "notes", gate)}
-    config = workbench.parse_config({"mcpServers": servers}, os.environ)
-    printed = ""
-    with anyio.fail_after(20):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(workbench.check, config)
-            while printed.count("Still starting: slow\n") < 2:
-                await sleep(0.01)
-                printed += capsys.readouterr().out
+        pauses.append(seconds)
+        await sleep(0.01)
+        if said.count("Still starting: box/slow") > 1:
             gate.touch()
-    assert re.search("(?m)^slow  ok ", capsys.readouterr().out)
-    assert max(pauses) == 10
+
+    said: list[str] = []
+    pauses: list[float] = []
+    sleep = anyio.sleep
+    monkeypatch.setattr(anyio, "sleep", sleep_less)
+    monkeypatch.setattr(workbench, "_say", said.append)
+    gate, starts = tmp_path / "gate", tmp_path / "starts"
+    slow = entry("noted", tmp_path / "slow", gate)
+    code = f"echo x >> {starts}; echo last words >&2; exit 3"
+    bad = {"command": "sh", "args": ["-c", code]}
+    config = configuration(slow=slow, bad=bad, good=entry("plain"))
+    with anyio.fail_after(20):
+        assert await workbench.check(workbench.parse_config(config, {})) == 1
+    failed = r"box/bad   FAILED +\d+\.\d s  exited with status 3\n    last words"
+    [_] = [line for line in said if re.fullmatch(failed, line)]
+    good, slow_one = [line for line in said if re.search(r"  ok +\d+\.\d s  ", line)]
+    assert re.match("box/good .* 2 tools ", good)
+    assert re.match("box/slow .* 4 tools ", slow_one)
+    assert starts.read_text() == "x\n" and max(pauses) == 10
 
 
 async def test_check_colours_a_terminal_unless_it_is_told_not_to(
@@ -3515,12 +3539,10 @@ async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> No
         assert why in printed.err
 
 
-def test_call_works_without_a_path(tmp_path: Path) -> None:
-    program, file, _ = command(configuration(s=entry("plain")), tmp_path)
-    arguments = [program, file, "--call", "box__s__echo", '{"a": 1}']
-    env = dict(os.environ, WORKBENCH_CONFIG="")
-    printed = subprocess.check_output(arguments, cwd=tmp_path, env=env)
-    assert printed == b'{"a": 1}\n'
+def test_call_works_without_a_path(tmp_path: Path, log: Logs, capsys: Capture) -> None:
+    config = configuration(s=entry("plain"))
+    assert run_main(config, tmp_path, "--call", "box__s__echo", '{"a": 1}') == 0
+    assert capsys.readouterr().out == '{"a": 1}\n'
 
 
 BAD_OPTIONS = "--nonsense, --call, --call a b c, --check --call a, a b, --http 1, "
@@ -3538,54 +3560,28 @@ def test_unfit_options_end_with_status_2(options: str, capsys: Capture) -> None:
 
 # === Running: shutdown ================================================================
 
-STATES = {  # what is called, beside a server that ignores the end
-    "idle": [],
-    "half open, with a call": ["initialize", "tools_call"],
-    "remote servers that do not answer": ["dead"] * 8 + ["lost"],
-    "a client that reads nothing": ["big"] * 3,
+ONCE = ["SIGTERM", "end of stdin", "closed stdout"]
+TWICE = ["SIGINT and SIGTERM", "end of stdin and SIGTERM", "SIGHUP", "closed stdout"]
+STATES = {  # how it ends, and what is called before, beside a server that ignores that
+    "half open, with a call": (TWICE, ["initialize", "tools_call"]),
+    "remote servers that do not answer": (ONCE, ["dead"] * 8 + ["lost"]),
+    "a client that reads nothing": (ONCE, ["big"] * 3),
 }
-ENDINGS = [
-    *itertools.product(["SIGTERM", "end of stdin", "closed stdout"], STATES),
-    ("SIGINT", "half open, with a call"),
-    ("SIGHUP", "half open, with a call"),
-    ("SIGTERM and SIGINT", "half open, with a call"),
-    ("end of stdin and SIGTERM", "half open, with a call"),
-]
 LOST_LOOK_UP = """
 import socket, time
 socket.getaddrinfo = lambda *_, **__: open("0.hangs", "w") and time.sleep(60)
 """
 
 
-class DeadServer(http.server.BaseHTTPRequestHandler):
-    """It is listed, then answers nothing; its path is the folder for its marks."""
-
-    def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if not re.search("initialize|list", request["method"]):
-            Path(self.path, f"{time.monotonic_ns()}.hangs").touch()
-            return self.do_DELETE()
-        result = {**initialized(), "tools": [tool()]}
-        answer = {"jsonrpc": "2.0", "id": request.get("id"), "result": result}
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("mcp-session-id", "1")
-        self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
-
-    def do_DELETE(self) -> None:
-        self.rfile.read()  # until the client hangs up
-
-
-def check_ending(folder: Path, endings: str, state: str, dead_port: int) -> None:
+def check_ending(folder: Path, endings: str, state: str, dead: Any) -> None:
     """Bring a workbench to this state, end it, and see that nothing is left of it."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(LOST_LOOK_UP)
     servers: dict[str, Any] = {
-        "good": () if state == "idle" else ("start", "ignores the end"),
+        "good": ("start", "ignores the end"),
         "initialize": ("initialize", "hangs"),
         "tools_call": ("tools_call", "hangs"),
-        "dead": {"url": f"http://127.0.0.1:{dead_port}{folder}"},
+        "dead": dead,
         "lost": {"url": "http://a.invalid"},
         "flood": ("tools_call", "floods stderr"),
         "big": ("tools_call", "answers 1 MB"),
@@ -3593,61 +3589,60 @@ def check_ending(folder: Path, endings: str, state: str, dead_port: int) -> None
     stdio = {"stderr": PIPE} if "reads nothing" in state else {}
     with Wire(folder, stdio=stdio, **servers) as wire:
         wire.initialize().use("good")
-        hanging = len(STATES[state])
-        if "reads nothing" in state:
+        _, called = STATES[state]
+        if "big" in called:
             wire.use("flood")  # of stderr
-            hanging = 0
-        for server in STATES[state]:
-            wire.begin_use(server)
-        if "reads nothing" in state:
+        for server in called:
+            wire.begin_use(server, folder=str(folder))
+        if "big" in called:
             stdout = [wire.process.stdout]
             anyio.run(until, lambda: bool(select.select(stdout, [], [], 0)[0]))
+        waiting = len(called) - called.count("big")
         for number, ending in enumerate(endings.split(" and ")):
-            wire.hanging(hanging + number)  # and the one that ignored the first
+            wire.hanging(waiting + number)  # and the one that ignored the first
             wire.end(ending)
         assert wire.status() == 0
 
 
-def test_it_ends_and_leaves_nothing(tmp_path: Path, monkeypatch: Monkey) -> None:
+async def test_it_ends_and_leaves_nothing(
+    tmp_path: Path, server: Remote, monkeypatch: Monkey
+) -> None:
+    async def hang_up(request: dict[str, Any], _: Any) -> None:
+        folder = request["params"]["arguments"]["folder"]
+        Path(folder, f"{time.monotonic_ns()}.hangs").touch()
+        await anyio.sleep_forever()
+
     monkeypatch.setenv("PYTHONPATH", ".")
-    dead = http.server.ThreadingHTTPServer(("127.0.0.1", 0), DeadServer)
-    runs = {}
-    with dead, ThreadPoolExecutor(8) as pool:
-        threading.Thread(target=dead.serve_forever).start()
-        for endings, state in ENDINGS:
-            folder = tmp_path / f"{endings} {state}".replace(" ", "-")
-            arguments = folder, endings, state, dead.server_port
-            runs[endings, state] = pool.submit(check_ending, *arguments)
-        failures = {cell: run.exception() for cell, run in runs.items()}
-        dead.shutdown()
-    assert failures == dict.fromkeys(ENDINGS)
+    server.answers.update(echo=hang_up, DELETE=server.wait)
+    runs: dict[str, Any] = {}
+    for state, (all_endings, _) in STATES.items():
+        for endings in all_endings:
+            cell = f"{endings} {state}".replace(" ", "-")
+            arguments = tmp_path / cell, endings, state, server.at()
+            runs[cell] = asyncio.to_thread(check_ending, *arguments)
+    failures = await asyncio.gather(*runs.values(), return_exceptions=True)
+    assert dict(zip(runs, failures, strict=True)) == dict.fromkeys(runs)
     assert list(tmp_path.glob("*/*.15"))  # SIGTERM comes before SIGKILL
 
 
 def test_an_interrupted_check_leaves_nothing(tmp_path: Path) -> None:
     with Wire(tmp_path, "--check", bad=("initialize", "hangs")) as wire:
         wire.hanging()
+        assert wire.process.stdout.readline().startswith(b"box/good  ok ")
         wire.end("SIGINT")
         assert wire.status() == 1
 
 
-def test_a_worker_has_its_grace_when_its_launcher_ends_first(tmp_path: Path) -> None:
-    launcher = """
-if not os.fork():
-    def end(*_):
-        time.sleep(0.2)  # a database writes what it has
-        Path(f"{os.getpid()}.saved").touch()
-        os._exit(0)
-    signal.signal(signal.SIGTERM, end)
-    Path(f"{os.getpid()}.pid").touch()
-    signal.pause()
-serve_raw(tool())"""
-    with Wire(tmp_path, a=runs(launcher)) as wire:
-        wire.initialize().use("a")
-        anyio.run(until, lambda: len(list(tmp_path.glob("*.pid"))) > 0)
-        wire.end("end of stdin")
-        assert wire.status() == 0
-    assert list(tmp_path.glob("*.saved"))
+async def test_a_worker_has_its_grace_when_its_launcher_ends_first(
+    tmp_path: Path, monkeypatch: Monkey
+) -> None:
+    worker = "trap 'sleep 0.1; touch saved; exit' TERM; touch ready; sleep 60 & wait"
+    begin = f"subprocess.Popen(['sh', '-c', {worker!r}], stderr=subprocess.DEVNULL)"
+    launcher = entry("scripted", f"{begin}; serve_raw(tool())", cwd=str(tmp_path))
+    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.5)
+    async with opened(a=launcher):
+        await until((tmp_path / "ready").exists)
+    assert (tmp_path / "saved").exists()
 
 
 def test_stdin_and_stdout_may_be_one_socket(tmp_path: Path) -> None:
@@ -3670,11 +3665,9 @@ def test_stdin_and_stdout_may_be_one_socket(tmp_path: Path) -> None:
 
 def test_what_waits_for_a_client_that_does_not_read_is_bounded(tmp_path: Path) -> None:
     """Notifications are dropped, a server that asks has to wait, answers all come."""
-    able: Any = {"capabilities": {"roots": {}}}
     servers = {how: ("tools_call", f"{how} 60 MB") for how in ("says", "asks")}
     with Wire(tmp_path, **servers) as wire:
-        assert wire.answer(wire.begin("initialize", **HANDSHAKE | able))
-        wire.use("good")
+        wire.initialize(roots={}).use("good")
         before = peak_memory(wire.process.pid)
         for server in ("asks", "says"):
             wire.begin_use(server)
@@ -3685,18 +3678,29 @@ def test_what_waits_for_a_client_that_does_not_read_is_bounded(tmp_path: Path) -
             assert wire.text(call) == "{}"
 
 
-def test_lines_that_are_no_requests_change_nothing(tmp_path: Path) -> None:
-    with Wire(tmp_path) as wire:
-        wire.initialize()
-        for line in (b" \t", b"\xff\xfe", b"null", b"[" * 100_000):
-            wire.write(line + b"\n")
-            assert wire.still_serves(), line
+@pytest.fixture(scope="module")
+def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+    """A workbench that the tests that follow have in common."""
+    with Wire(tmp_path_factory.mktemp("wire")) as wire:
+        yield wire.initialize()
 
 
-def test_an_argument_of_megabytes_comes_back_whole(tmp_path: Path) -> None:
+def test_lines_that_are_no_requests_change_nothing(wire: Wire) -> None:
+    for line in (b" \t", b"\xff\xfe", b"null", b"[" * 100_000):
+        wire.write(line + b"\n")
+        assert wire.still_serves(), line
+
+
+def test_a_client_that_initializes_twice_keeps_its_servers(wire: Wire) -> None:
+    wire.use("good")
+    before = wire.servers_left()
+    assert wire.initialize().still_serves()
+    assert wire.servers_left() == before
+
+
+def test_an_argument_of_megabytes_comes_back_whole(wire: Wire) -> None:
     big = "é🧰x" * 1_000_000  # 7 MB, read in chunks that end inside of characters
-    with Wire(tmp_path) as wire:
-        assert wire.initialize().use("good", x=big) == json.dumps({"x": big})
+    assert wire.use("good", x=big) == json.dumps({"x": big})
 
 
 def test_a_client_that_closes_stderr_is_served_all_the_same(tmp_path: Path) -> None:
