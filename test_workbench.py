@@ -1249,6 +1249,7 @@ def test_a_full_tool_name_splits_into_its_parts_and_matches_them() -> None:
         assert full_name == "__".join(parts)
         assert workbench.split_tool_name(full_name) == parts
         assert workbench.matches_pattern(full_name, *parts)
+        assert not workbench.matches_pattern(full_name, "other", *parts[1:])
     for name in ("", "x", "t__s", "t__s__", "__s__x", "t____x"):
         with pytest.raises(ValueError):
             workbench.split_tool_name(name)
@@ -1658,6 +1659,7 @@ async def test_the_tools_name_the_toolboxes_and_cost_little() -> None:
     sent = []
     for each in tools:  # what clients send to a model
         sent += [each["name"], each["description"], each["inputSchema"]]
+    assert sent[2].keys() == {"type", "properties", "required"}
     assert sent[2]["properties"]["toolbox_name"].pop("enum") == ["b", "ä a"]
     # 200 tokens: o200k makes more than four bytes to a token of any text like these.
     assert len(json.dumps(sent, separators=(",", ":"))) <= 200 * 4
