@@ -73,8 +73,7 @@ def initialized(**tools: bool) -> dict[str, Any]:
 
 def page(request: dict[str, Any], last: int) -> dict[str, Any]:
     """One tool, `t0`, `t1`...; what follows the last page is that page again."""
-    params = request.get("params") or {}
-    number = int(params.get("cursor", 0))
+    number = int(request.get("params", {}).get("cursor", 0))
     return {"tools": [tool(f"t{number}")], "nextCursor": str(min(number + 1, last))}
 
 
@@ -87,14 +86,12 @@ def serve_raw(*tools: dict[str, Any], **handlers: Handler) -> None:
     `handlers` maps methods, with `_` for `/`, to functions from a request to a result;
     None sends nothing. By default `tools/call` answers with the arguments as JSON text.
     """
-
     known: dict[str, Handler] = {
         "initialize": lambda _: initialized(listChanged=True),
         "ping": lambda _: {},
         "tools_list": lambda _: {"tools": list(tools)},
         "tools_call": lambda r: text_result(json.dumps(r["params"].get("arguments"))),
-    }
-    known.update(handlers)
+    } | handlers
     for line in sys.stdin.buffer:
         request = json.loads(line)
         handler = known.get(request.get("method", "").replace("/", "_"))
@@ -258,7 +255,6 @@ OWN_TOOLS.append(tool("result", outputSchema={"type": "object", "required": ["x"
 
 
 def is_modern(request: dict[str, Any]) -> bool:
-    """Whether a request is one of 2026-07-28."""
     meta = request.get("params", {}).get("_meta") or {}
     return f"{RESERVED}protocolVersion" in meta
 
@@ -288,9 +284,8 @@ class Eras:
         if OLDER not in self.spoken:
             return refuse(request, self.refusal)
         self.known[CAPABILITIES] = request["params"]["capabilities"]
-        result = dict(self.able, serverInfo={"name": "eras", "version": "1"})
-        result["protocolVersion"] = request["params"]["protocolVersion"]
-        answer(request, result)
+        version = request["params"]["protocolVersion"]
+        answer(request, initialized() | dict(self.able, protocolVersion=version))
 
     def server_discover(self, request: dict[str, Any]) -> None:
         if MODERN not in self.spoken:
@@ -445,8 +440,7 @@ def misbehaving(at: str = "never", what: str = "") -> None:
     Path(f"{os.getpid()}.pid").touch()
     if at == "start":
         misbehave(what, {})
-    handlers: dict[str, Handler] = {at: lambda request: misbehave(what, request)}
-    serve_raw(tool(), **handlers)
+    serve_raw(tool(), **{at: lambda request: misbehave(what, request)})
 
 
 def response(status: int, body: Any = "", **headers: str) -> bytes:
@@ -516,9 +510,8 @@ class Remote:
         self.stream: Any = None  # of `/sse`
         self.answers: dict[str, Any] = dict(HTTP_FAULTS)
         self.answers["server/discover"] = response(400)
-        self.answers["initialize"] = initialized()
         self.answers["tools/list"] = self.listing
-        self.answers["ok"] = text_result("ok")
+        self.answers.update(initialize=initialized(), ok=text_result("ok"))
         self.answers["wait"] = self.wait
 
     async def listing(self, *_: Any) -> dict[str, Any]:
@@ -567,9 +560,8 @@ class Remote:
         if method == "GET":
             self.calls.append(method)
             return response(int(query or 405))
-        return await self.answer(
-            json.loads(body or b'{"method": "DELETE"}'), path, stream
-        )
+        message = json.loads(body or b'{"method": "DELETE"}')
+        return await self.answer(message, path, stream)
 
     async def serve(self, reader: Any, stream: Any) -> None:
         """Answer the one request of a connection, unless its client closes it first."""
@@ -699,8 +691,7 @@ async def use(
 ) -> types.CallToolResult:
     """The result of `use_tool` for a tool of the toolbox `box`."""
     request = {"toolbox_name": "box", "tool_name": f"box__{server}__{name}"}
-    if arguments is not None:
-        request["arguments"] = arguments
+    request["arguments"] = arguments  # null for no value is {}
     return await client.call_tool("use_tool", request, **options)
 
 
@@ -842,12 +833,7 @@ class Wire:
 
 # === Configuration ====================================================================
 
-AT = "toolboxes.t.mcpServers.s"
-
-
-def one_server(entry: dict[str, Any]) -> dict[str, Any]:
-    """A configuration of one server, whose place is `AT`."""
-    return {"toolboxes": {"t": {"description": "d", "mcpServers": {"s": entry}}}}
+AT = "toolboxes.box.mcpServers.s"
 
 
 def problems_of(data: Any) -> list[str]:
@@ -863,7 +849,6 @@ def warned_about(config: workbench.WorkbenchConfig) -> list[str]:
 
 BAD_ENTRIES = """
 {"disabled": "yes", "command": "x"} => .disabled: expected a boolean, found a string
-{} => : expected either 'command' or 'url', found neither
 {"comand": "x"} => : expected either 'command' or 'url', found neither (unknown keys \
 comand)
 {"command": "x", "serverUrl": "y"} => : expected either 'command' or 'url', found both
@@ -883,7 +868,7 @@ comand)
 @pytest.mark.parametrize("case", BAD_ENTRIES.splitlines())
 def test_a_bad_server_entry_is_an_error(case: str) -> None:
     entry, _, problem = case.partition(" => ")
-    [told] = problems_of(one_server(json.loads(entry)))
+    [told] = problems_of(configuration(s=json.loads(entry)))
     assert told.startswith(AT + problem) and "s3c" not in told
 
 
@@ -932,16 +917,17 @@ def test_a_bad_configuration_is_reported_whole(case: str) -> None:
 
 
 def test_what_is_ignored_is_warned_about_unless_it_is_meant_to_be() -> None:
-    data = one_server({"command": "x", "timeout": 1, "autoApprove": ["${"], "_x": "${"})
-    box = data["toolboxes"]["t"]
+    server = {"command": "x", "timeout": 1, "autoApprove": ["${"], "_x": "${"}
+    data = configuration(s=server)
+    box = data["toolboxes"]["box"]
     box["mcpServers"]["off"] = {"command": "${UNSET}", "disabled": True}
     box["mcpServers"]["_comment"] = [1]
     box["_comment"] = box["icon"] = "${UNSET}"
     data.update(_comment="${", mcpServers={}, toolMode="proxy")
     config = workbench.parse_config(data, {})
-    server = workbench.ServerConfig("stdio", command="x")
-    assert config.toolboxes == {"t": workbench.ToolboxConfig("d", {"s": server})}
-    assert warned_about(config) == ["configuration", "toolboxes.t", AT, "toolMode"]
+    servers = {"s": workbench.ServerConfig("stdio", command="x")}
+    assert config.toolboxes == {"box": workbench.ToolboxConfig("A box", servers)}
+    assert warned_about(config) == ["configuration", "toolboxes.box", AT, "toolMode"]
 
 
 # Files as other clients write them; below each, for every server: its toolbox's name,
@@ -1052,8 +1038,8 @@ $A $ $} $${A} = $A $ $} $x
 @pytest.mark.parametrize("case", EXPANSIONS.splitlines())
 def test_a_variable_expands_in_one_pass_to_its_value_as_it_is(case: str) -> None:
     text, _, expected = case.partition(" = ")
-    data = one_server({"command": "x", "args": [text], "env": {"${A}": text}})
-    [server] = workbench.parse_config(data, VARIABLES).toolboxes["t"].servers.values()
+    data = configuration(s={"command": "x", "args": [text], "env": {"${A}": text}})
+    server = workbench.parse_config(data, VARIABLES).toolboxes["box"].servers["s"]
     assert list(server.args) == [expected]
     assert server.env == {"${A}": expected}  # a key stays as it is
 
@@ -1065,10 +1051,10 @@ LEFT_ALONE += " ${env:a} ${env:} ${ENV:A} $MY_TOKEN $A"
 @pytest.mark.parametrize("text", LEFT_ALONE.split())
 def test_what_only_looks_like_a_variable_stays_and_is_warned_about(text: str) -> None:
     args = ["y", f"{text} {text}"]
-    data = one_server({"command": "x", "args": args})
+    data = configuration(s={"command": "x", "args": args})
     # The real mapping: unlike a dict, it refuses what is no name.
     config = workbench.parse_config(data, os.environ)
-    assert list(config.toolboxes["t"].servers["s"].args) == args
+    assert list(config.toolboxes["box"].servers["s"].args) == args
     [warning] = config.warnings  # once
     assert warning.startswith(f"{AT}.args[1]: {json.dumps(text)} ")
 
@@ -1098,9 +1084,7 @@ def test_a_file_that_is_no_json_is_an_error_that_says_where(tmp_path: Path) -> N
 def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
     demo = workbench.find_config(None, {"WORKBENCH_CONFIG": ""}).toolboxes["demo"]
-    program = (os.path.abspath(workbench.__file__), "--toolbox")
-    server = workbench.ServerConfig("stdio", sys.executable, program)
-    assert demo.servers == {"toolbox": server}
+    assert demo.servers["toolbox"].command == sys.executable
     for name in ("argument", "variable", "workbench-config.json"):
         Path(name).write_text('\ufeff{"toolboxes": {}}', "utf-8")
     environ = {"WORKBENCH_CONFIG": "variable"}
@@ -1118,8 +1102,7 @@ def test_a_given_path_that_cannot_be_read_is_an_error() -> None:
 
 def test_the_example_loads_without_variables_and_warnings() -> None:
     example = workbench.load_config(str(ROOT / "workbench-config.example.json"), {})
-    assert len(example.toolboxes) > 0
-    assert example.warnings == ()
+    assert example.toolboxes and not example.warnings
 
 
 def test_the_script_header_asks_for_what_the_requirements_ask_for() -> None:
@@ -1134,8 +1117,6 @@ ODD_NAMES = ["read_a", "Read_b", "list", "read", "🧰 a__b_"]
 FILTERS: list[tuple[dict[str, Any], list[str]]] = [
     ({"toolFilters": "*"}, ODD_NAMES),
     ({"toolFilters": ["read_*", "l?st"]}, ["read_a", "list"]),
-    ({"toolFilters": ["[Rr]ead_[!a]", "read"]}, ["Read_b", "read"]),
-    ({"toolFilters": []}, []),
     ({"tools": ["[!l]*"], "excludeTools": ["?ead", "read_a"]}, ["Read_b", "🧰 a__b_"]),
     ({"excludeTools": ["l*"], "disabledTools": ["*a*"]}, []),
 ]
@@ -1147,8 +1128,7 @@ async def test_a_filtered_tool_can_be_neither_seen_nor_called(
 ) -> None:
     server = entry("scripted", f"serve_raw(*map(tool, {ODD_NAMES}))", **filters)
     async with connected(configuration(s=server)) as client:
-        seen = [each["name"] for each in (await open_box(client))["tools"]]
-        assert seen == [f"box__s__{name}" for name in allowed]
+        assert await shown_names(client) == [f"box__s__{name}" for name in allowed]
         for name in ODD_NAMES:
             result = await use(client, "s", name)
             assert result.is_error == (name not in allowed), name
@@ -1206,15 +1186,13 @@ async def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) 
 async def why_it_fails(server: dict[str, Any]) -> str:
     """What a model is told of a server that does not start."""
     async with connected(configuration(a=server)) as client:
-        result = await client.call_tool("open_toolbox", {"toolbox_name": "box"})
-    assert result.is_error
-    return text(result)
+        return text(await client.call_tool("open_toolbox", BOX))
 
 
 def test_only_what_may_be_secret_is_masked(tmp_path: Path) -> None:
     variables = {"SHORT": "1234567", "FILE": str(tmp_path), "UNUSED": "unused-00"}
     args = ["literal-0", "${SHORT}", "${FILE}", "${NO:-default-0}", "${TOKEN}"]
-    data = one_server({"command": "x", "args": args, "env": {"BLANK": " " * 8}})
+    data = configuration(s={"command": "x", "args": args, "env": {"BLANK": " " * 8}})
     config = workbench.parse_config(data, {**variables, "TOKEN": TOKEN})
     told = f"literal-0 unused-00{' ' * 8}1234567 {tmp_path} default-0"
     assert config.mask(f"{told} {TOKEN}") == f"{told} ***"
@@ -1234,7 +1212,7 @@ SECRETS: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing els
 
 def test_a_secret_is_masked_whole_and_as_json_escapes_it() -> None:
     for server, texts in SECRETS:
-        data = one_server({"url": "http://h/", **server})
+        data = configuration(s={"url": "http://h/", **server})
         mask = workbench.parse_config(data, {}).mask
         assert set(mask(texts).split()) == {"***"}, texts
 
@@ -1259,9 +1237,7 @@ def test_a_full_tool_name_splits_into_its_parts_and_matches_them() -> None:
 
 
 @asynccontextmanager
-async def opened(
-    mode: str = "legacy", /, **servers: dict[str, Any]
-) -> AsyncIterator[Client]:
+async def opened(mode: str = "legacy", /, **servers: Any) -> AsyncIterator[Client]:
     """A client of a workbench in this process, with the toolbox `box` open."""
     async with connected(configuration(**servers), mode) as client:
         await open_box(client)
@@ -1291,6 +1267,7 @@ async def at_once(count: int, call: Callable[[], Any]) -> list[Any]:
 
 
 BOX = {"toolbox_name": "box"}
+ECHO: dict[str, Any] = BOX | {"tool_name": "box__a__echo"}
 MISSING = {"command": "no-such-command"}
 DEFAULT_HINTS = {"readOnlyHint": False, "destructiveHint": True}
 DEFAULT_HINTS |= {"idempotentHint": False, "openWorldHint": True}
@@ -1330,21 +1307,18 @@ async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
 
 
 async def test_a_failing_server_costs_only_itself(tmp_path: Path) -> None:
-    notes, folder = tmp_path / "a", tmp_path / "later"
-    servers = {"a": entry("noted", notes), "b": entry("plain", cwd=str(folder))}
-    async with connected(configuration(**servers)) as client:
+    folder = tmp_path / "later"
+    config = configuration(a=entry("plain"), b=entry("plain", cwd=str(folder)))
+    async with connected(config) as client:
         first = await open_box(client)
         assert first["servers_connected"] == 1
-        assert list(first["servers_failed"]) == ["b"]
         failed = await use(client, "b", "echo")
         assert failed.is_error and first["servers_failed"]["b"] in text(failed)
         assert await open_box(client) == first
-
         folder.mkdir()
         assert text(await use(client, "b", "echo", {"x": 1})) == '{"x": 1}'
         last = await open_box(client)
     assert list(last) == ["toolbox", "description", "servers_connected", "tools"]
-    assert len(noted_pids(notes)) == 1
 
 
 async def test_where_all_servers_fail_nothing_is_left_running(
@@ -1390,7 +1364,6 @@ async def test_an_open_waits_for_the_first_server_and_names_those_that_still_sta
             assert {each["source_server"] for each in answer["tools"]} <= {"fast"}
         assert [each["servers_connected"] for each in answers] == [1, 1, 1, 0]
         assert early.is_error and "still starting" in text(early)
-
         monkeypatch.setattr(workbench, "ANSWER_TIMEOUT", 30)
         gate.touch()
         pid = int(text(await use(client, "slow", "pid")))
@@ -1425,14 +1398,13 @@ async def test_a_failed_open_does_not_end_another(tmp_path: Path, mode: str) -> 
     assert settled == [(1, 2, "a"), (2, 2, "b")]  # each was told once
 
 
-SPEAK = "sys.stderr.write('one\\ntwo'); sys.stderr.flush(); "
+SPEAK = r"os.write(2, b'one\ntwo'); "
 CODE = "for n in range(25): print(n, 'y' * 309, file=sys.stderr)\nsys.exit(3)"
 CUT_LINES = " | ".join(f"{n} {'y' * 300}"[:300] for n in range(5, 25))
 FAILURES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "absent": (MISSING, ["no-such-command", "No such file or directory"]),
-    "exit": (runs(f"{SPEAK}sys.exit(3)"), ["exited", "status 3", "one", "two"]),
-    "kill": (runs(f"{SPEAK}os.kill(os.getpid(), 9)"), ["SIGKILL", "one", "two"]),
-    "long": (runs(CODE), [f"status 3; its last stderr lines: {CUT_LINES}"]),
+    "kill": (runs(SPEAK + "os.kill(os.getpid(), 9)"), ["SIGKILL", "one | two"]),
+    "long": (runs(CODE), [f"exited with status 3; its last stderr lines: {CUT_LINES}"]),
     "signal": (runs("os.kill(os.getpid(), 40)"), ["killed", "40"]),
     "refusal": (lists("refuse(r)"), ["refused as asked"]),
     "schema": (lists("{'tools': [{'name': ''}]}"), ["tools.0.inputSchema: "]),
@@ -1447,7 +1419,6 @@ async def test_a_reason_is_one_readable_line(monkeypatch: Monkey) -> None:
     servers = {name: server for name, (server, _) in FAILURES.items()}
     async with connected(configuration(good=entry("plain"), **servers)) as client:
         failed = (await open_box(client))["servers_failed"]
-    assert failed.keys() == servers.keys()
     for name, (_, parts) in FAILURES.items():
         assert failed[name].isprintable(), name
         for part in parts:
@@ -1456,14 +1427,13 @@ async def test_a_reason_is_one_readable_line(monkeypatch: Monkey) -> None:
 
 async def test_a_tool_list_is_read_to_its_end(monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 30)
-    none = lists("refuse(r, -32601)")
-    three, endless = lists("page(r, 2)"), lists("page(r, 999)")
-    config = configuration(none=none, three=three, endless=endless)
+    three, many = lists("page(r, 2)"), lists("page(r, 999)")
+    config = configuration(none=lists("refuse(r, -32601)"), three=three, many=many)
     async with connected(config) as client:
         answer = await open_box(client)
     shown = [tool["name"] for tool in answer["tools"]]
     assert shown[:3] == ["box__three__t0", "box__three__t1", "box__three__t2"]
-    assert shown[3:] == [f"box__endless__t{number}" for number in range(250)]
+    assert shown[3:] == [f"box__many__t{number}" for number in range(250)]
     assert answer["servers_connected"] == 3
 
 
@@ -1503,21 +1473,16 @@ async def test_what_matches_nothing_is_named_in_a_short_note() -> None:
         assert failed.is_error and "no-such-command" in text(failed)
 
 
-def described(count: int, description: str) -> dict[str, Any]:
-    """A server of so many tools, described by this expression of their number `n`."""
-    each = f"tool(f't{{n}}', description={description})"
-    return lists(f"{{'tools': [{each} for n in range({count})]}}")
-
-
 def size(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 async def test_only_the_longest_tools_are_shortened(monkeypatch: Monkey) -> None:
-    enough = described(40, "'ä' * 250 + chr(10) * (n % 2) + 'z' * (n * 7 % 40 * 99)")
-    too_many = described(400, "'ä' * (n * 77 % 400)")
-    for server, first_lines_fit in ((enough, True), (too_many, False)):
-        async with opened(a=server) as client:
+    enough = "'ä' * 250 + chr(10) * (n % 2) + 'z' * (n * 7 % 40 * 99)"
+    too_many = "'ä' * (n * 77 % 400)"
+    for words, count in ((enough, 40), (too_many, 400)):
+        tools = f"[tool(f't{{n}}', description={words}) for n in range({count})]"
+        async with opened(a=lists(f"{{'tools': {tools}}}")) as client:
             answer = await open_box(client, ["t*", "absent"])
             [again] = (await open_box(client, "t39"))["tools"]
             with monkeypatch.context() as unlimited:
@@ -1528,7 +1493,7 @@ async def test_only_the_longest_tools_are_shortened(monkeypatch: Monkey) -> None
         for shown, longer in zip(answer["tools"], whole, strict=True):
             first_line = longer["description"].partition("\n")[0][:200]
             shorter = {"name": longer["name"], "description": first_line}
-            if not first_lines_fit:
+            if words == too_many:  # even with first lines alone
                 longer, shorter = shorter, {"name": longer["name"]}
             assert shown in (longer, shorter)
             (kept if shown == longer else cut).append(size(longer))
@@ -1618,13 +1583,11 @@ async def test_the_handshake_tells_who_we_are_and_our_toolboxes(mode: str) -> No
     }
     async with connected({"toolboxes": toolboxes}, mode) as client:
         assert client.instructions == INSTRUCTIONS
-        info, capabilities = client.server_info, client.server_capabilities
-        is_modern = client.protocol_version == MODERN
-    assert is_modern == (mode == "auto")
-    assert info is not None
+        assert (client.protocol_version == MODERN) == (mode == "auto")
+        info: Any = client.server_info
+        capabilities = dumped(client.server_capabilities)
     assert (info.name, info.version) == ("mcp-workbench", "0.10.0")
-    declared = capabilities.model_dump(by_alias=True, exclude_none=True)
-    assert declared == {"tools": {"listChanged": False}, "logging": {}}
+    assert capabilities == {"tools": {"listChanged": False}, "logging": {}}
 
 
 @ERAS
@@ -1638,14 +1601,12 @@ async def test_handshake_and_listing_start_nothing(mode: str, tmp_path: Path) ->
         await use(client, "s", "pid")
         assert not notes.exists()
         await open_box(client)
-        assert notes.exists()
         assert await listed(client) == tools
 
 
 async def test_the_two_tools_say_what_they_are() -> None:
     async with connected(configuration(s={"command": "x"})) as client:
         opening, using = await listed(client)
-    assert (opening["name"], using["name"]) == ("open_toolbox", "use_tool")
     assert opening["title"] and using["title"]
     assert DEFAULT_HINTS | using["annotations"] == DEFAULT_HINTS
     harmless = {"destructiveHint": False, "idempotentHint": True}
@@ -1653,7 +1614,7 @@ async def test_the_two_tools_say_what_they_are() -> None:
 
 
 async def test_the_tools_name_the_toolboxes_and_cost_little() -> None:
-    box = one_server({"command": "x"})["toolboxes"]["t"]
+    box = configuration(s={"command": "x"})["toolboxes"]["box"]
     async with connected({"toolboxes": {"b": box, "ä a": box}}) as client:
         tools = await listed(client)
     sent = []
@@ -1673,18 +1634,13 @@ def test_initialize_after_server_discover_is_served_in_the_older_era(
     meta = {f"{RESERVED}protocolVersion": MODERN, CAPABILITIES: {}}
     with Wire(tmp_path) as wire:
         wire.begin("server/discover", _meta=meta)
-        opening = wire.begin(
-            "tools/call", name="open_toolbox", arguments=BOX, _meta=meta
-        )
+        call = wire.begin("tools/call", name="open_toolbox", arguments=BOX, _meta=meta)
         if waits:
-            assert wire.answer(opening)["result"]["resultType"] == "complete"
+            assert wire.answer(call)["result"]["resultType"] == "complete"
         assert wire.initialize().still_serves()
         anyio.run(until, lambda: len(wire.servers_left()) == 1)
         wire.end("end of stdin")
         assert wire.status() == 0
-
-
-ECHO: dict[str, Any] = {"toolbox_name": "box", "tool_name": "box__a__echo"}
 
 
 async def test_bad_arguments_are_an_error_that_names_the_field() -> None:
@@ -1710,30 +1666,11 @@ HALF = r'{"cut": "\ud83d"}'  # half of a surrogate pair
 
 async def test_arguments_reach_the_server_as_they_are() -> None:
     async with opened(a=entry("plain")) as client:
-        assert text(await client.call_tool("use_tool", ECHO)) == "{}"
-        null = ECHO | {"arguments": None}
-        assert text(await client.call_tool("use_tool", null)) == "{}"
+        for nothing in (ECHO, ECHO | {"arguments": None}):
+            assert text(await client.call_tool("use_tool", nothing)) == "{}"
         for given in (VALUES, json.dumps(VALUES)):
             assert json.loads(text(await use(client, "a", "echo", given))) == VALUES
         assert text(await use(client, "a", "echo", HALF)) == r'{"cut": "\ufffd"}'
-
-
-async def test_only_what_belongs_to_one_hop_is_taken_from_the_meta() -> None:
-    own = {"progressTokens": 1, "my.io.modelcontextprotocol/x": 2}
-    async with opened(a=OWN_SERVERS["older"]) as client:
-        assert (await answer_of(client, "seen", _meta=own))["_meta"] == own
-
-
-async def test_changed_roots_are_told_only_to_servers_that_are_up_and_older() -> None:
-    ear = Ear()
-    older, newer = OWN_SERVERS["older"], OWN_SERVERS["modern"]
-    async with hearing("legacy", ear, none=MISSING, a=newer, b=older) as client:
-        await open_box(client)
-        changed = types.RootsListChangedNotification()
-        await client.session.send_notification(changed)
-        await until(lambda: ear.heard != [])
-        await answer_of(client, "seen")  # what `a` had said would have come before it
-    assert len(ear.heard) == 1
 
 
 async def test_any_other_tool_is_a_protocol_error_with_a_hint() -> None:
@@ -1748,19 +1685,13 @@ async def test_any_other_tool_is_a_protocol_error_with_a_hint() -> None:
 # === Connections: a server that dies ==================================================
 
 
-async def killed(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    await until(lambda: not is_alive(pid))
-
-
 def resources() -> list[int]:
     """How many processes, descriptors, tasks and objects of ours there are."""
     gc.collect()
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     files = os.listdir("/proc/self/fd")
-    tasks = asyncio.all_tasks()
     ours = [each for each in gc.get_objects() if type(each).__module__ == "workbench"]
-    return [len(children), len(files), len(tasks), len(ours)]
+    return [len(children), len(files), len(asyncio.all_tasks()), len(ours)]
 
 
 async def leaves_nothing_behind(before: list[int]) -> None:
@@ -1775,11 +1706,11 @@ async def test_a_death_between_calls_goes_unnoticed(tmp_path: Path, mode: str) -
     async with connected(configuration(a=a, b=b), mode) as client:
         first = await open_box(client)
         before = resources()
-        for count in (1, 20, 1):
-            await killed(noted_pids(notes)[-1])
+        for count in (1, 20, 1, 0):
+            os.kill(noted_pids(notes)[-1], signal.SIGKILL)
+            await until(lambda: not is_alive(noted_pids(notes)[-1]))
             for result in await at_once(count, lambda: use(client, "a", "pid")):
                 assert text(result) == str(noted_pids(notes)[-1])
-        await killed(noted_pids(notes)[-1])
         with anyio.fail_after(5):
             while len(noted_pids(notes)) == 4:  # its end is about to be noticed
                 again = await open_box(client)
@@ -1789,15 +1720,13 @@ async def test_a_death_between_calls_goes_unnoticed(tmp_path: Path, mode: str) -
 
 
 async def test_a_death_fails_the_calls_in_flight_and_no_others(tmp_path: Path) -> None:
-    notes, others = tmp_path / "a", tmp_path / "b"
-    gate = tmp_path / "gate"
-    async with opened(a=entry("noted", notes), b=entry("noted", others)) as client:
+    notes, other, gate = tmp_path / "a", tmp_path / "b", tmp_path / "gate"
+    async with opened(a=entry("noted", notes), b=entry("noted", other)) as client:
         calls = []
         for server in "aab":  # that of `b` is sent last
             call = use(client, server, "wait", {"until": str(gate)})
             calls.append(asyncio.ensure_future(call))
-        await until(lambda: "wait" in notes.read_text())
-        await until(lambda: "wait" in others.read_text())
+        await until(lambda: "wait" in notes.read_text() and "wait" in other.read_text())
         os.kill(noted_pids(notes)[0], signal.SIGKILL)
         with anyio.fail_after(5):
             for failed in await asyncio.gather(calls[0], calls[1]):
@@ -1805,7 +1734,7 @@ async def test_a_death_fails_the_calls_in_flight_and_no_others(tmp_path: Path) -
                 assert failed.is_error and re.search(told, text(failed))
         assert text(await use(client, "a", "pid")) == str(noted_pids(notes)[1])
         gate.touch()
-        assert text(await calls[2]) == str(noted_pids(others)[0])
+        assert text(await calls[2]) == str(noted_pids(other)[0])
     seen = re.findall("[a-z]+", notes.read_text())
     assert seen == ["wait", "pid"]  # the second `wait` was still in the pipe
 
@@ -1862,9 +1791,8 @@ sys.exit(len(method))"""
 
 # === Connections: tool changes ========================================================
 
-in_both_eras = pytest.mark.parametrize(
-    ("server", "mode"), [("changing", "legacy"), ("changing_sdk", "auto")]
-)
+CHANGING = [("changing", "legacy"), ("changing_sdk", "auto")]
+in_both_eras = pytest.mark.parametrize(("server", "mode"), CHANGING)
 
 
 @pytest.fixture
@@ -1895,6 +1823,14 @@ async def shows(client: Client, *tools: dict[str, Any]) -> None:
             await anyio.sleep(0.01)
 
 
+async def test_a_process_is_listed_again_only_after_a_change() -> None:
+    async with opened(a=entry("changing")) as client:
+        for listings in ("1", "2"):
+            await open_box(client)
+            assert text(await use(client, "a", "listings")) == listings
+            await become(client)
+
+
 @in_both_eras
 async def test_a_change_is_there_for_the_next_call(server: str, mode: str) -> None:
     async with opened(mode, a=entry(server)) as client:
@@ -1909,11 +1845,9 @@ async def test_a_change_is_there_for_the_next_call(server: str, mode: str) -> No
 async def test_a_thousand_announcements_cost_two_or_three_listings(log: Logs) -> None:
     """And a change during the first of these is not lost."""
     async with opened(a=entry("changing")) as client:
-        before = int(text(await use(client, "a", "listings")))
         await become(client, times=1000, seconds=0.1, meanwhile=[[tool("y")]])
         assert await changed(client) == [tool("y")]
-        after = int(text(await use(client, "a", "listings")))
-    assert after - before in (2, 3)
+        assert text(await use(client, "a", "listings")) in ("3", "4")  # with the first
     skipped = "Skipping duplicate discovery - already in progress for: box/a"
     assert ("workbench", logging.DEBUG, skipped) in log.record_tuples
 
@@ -1923,8 +1857,7 @@ async def test_an_open_waits_for_one_listing_only(monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 1000)
     async with opened(a=entry("changing")) as client:
         with anyio.fail_after(20):
-            changes = [[tool("x")]] * 1000
-            await become(client, tool("x"), seconds=0.05, meanwhile=changes)
+            await become(client, tool("x"), seconds=0.05, meanwhile=[[tool("x")]] * 500)
             for _ in range(3):
                 assert await changed(client) == [tool("x")]
 
@@ -1940,8 +1873,7 @@ async def test_only_an_unknown_name_waits_for_a_refresh(monkeypatch: Monkey) -> 
             monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 1000)
             assert not (await use(client, "a", "listings")).is_error
             monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
-            using, opening = use(client, "a", "x"), changed(client)
-            used, tools = await asyncio.gather(using, opening)
+            used, tools = await asyncio.gather(use(client, "a", "x"), changed(client))
         assert used.is_error and tools == [tool("z")]
 
 
@@ -1995,9 +1927,8 @@ async def test_a_change_is_logged_with_its_counts_and_not_told_to_the_client(
     assert log.record_tuples.count(("workbench", logging.INFO, received)) == 2
     supported = "Server supports tool change notifications: box/a"
     assert ("workbench", logging.DEBUG, supported) in log.record_tuples
-    counts = re.compile("box/a.*3 added.*2 removed.*1 modified")
-    levels = [each.levelno for each in log.records if counts.search(each.message)]
-    assert levels == [logging.INFO]
+    counts = re.findall("INFO .*box/a.*3 added.*2 removed.*1 modified", log.text)
+    assert len(counts) == 1
     assert ear.heard == []
 
 
@@ -2017,17 +1948,15 @@ async def test_a_stream_of_changes_that_is_refused_or_ends_at_once_is_left_alone
     """One is not asked for again, the other after growing pauses."""
     monkeypatch.setattr(workbench, "LISTEN_PAUSE", 0.02)
     serving = """
-def listen(request):
+def listen(self, request):
     note({!r}, time.monotonic_ns())
     {}
-discovered = {{"capabilities": {{"tools": {{"listChanged": True}}}}}}
-discovered |= Eras.hints | {{"supportedVersions": [MODERN], "resultType": "complete"}}
-known = {{"server_discover": lambda _: discovered, "subscriptions_listen": listen}}
-known["tools_list"] = lambda _: Eras.hints | {{"tools": [], "resultType": "complete"}}
-serve_raw(**known)"""
+Eras.able = {{"capabilities": {{"tools": {{"listChanged": True}}}}}}
+Eras.subscriptions_listen = listen
+eras(MODERN)"""
     refused, ended = tmp_path / "refused", tmp_path / "ended"
     a = runs(serving.format(str(refused), "refuse(request, -32601)"))
-    b = runs(serving.format(str(ended), 'return {"resultType": "complete"}'))
+    b = runs(serving.format(str(ended), "answer(request, {})"))
     async with opened("auto", a=a, b=b):
         await until(lambda: ended.exists() and len(noted_pids(ended)) == 5)
     assert len(noted_pids(refused)) == 1
@@ -2038,17 +1967,16 @@ serve_raw(**known)"""
 
 # === Connections: results =============================================================
 
-CLOSED = {"code": -32000, "message": "Connection closed"}  # so the SDK tells a death
 LINES = {"code": -32603, "message": "one\n  two\x1b[31m"}
 ERRORS: list[tuple[dict[str, Any], str]] = [  # and how they are told
-    (CLOSED, "-32000: Connection closed"),
+    ({"code": -32000, "message": "Connection closed"}, "-32000: Connection closed"),
     (LINES | {"data": {"a": 7}}, '-32603: one\n  two  (data: {"a":7})'),
     ({"code": 42, "message": "no", "data": "x" * 1_000}, "42: no"),
 ]
 
 
 async def test_an_error_of_the_server_is_told_and_its_data_have_no_power() -> None:
-    """The call is neither repeated nor taken for a death."""
+    """The call is neither repeated nor, whatever the code, taken for a death."""
     start = "Error executing tool 'box__a__error' in toolbox 'box': "
     async with opened(a=OWN_SERVERS["older"]) as client:
         for error, told in ERRORS:
@@ -2095,8 +2023,7 @@ async def test_a_spoilt_answer_is_an_error_that_names_the_field() -> None:
 
 async def test_a_log_line_with_the_id_of_a_call_is_not_its_answer() -> None:
     lines = """{"level": 40, "id": ID, "error": "cache miss"}
-{"level": 30, "id": ID, "result": {"content": []}}
-{"jsonrpc": "1.0", "id": ID}
+{"jsonrpc": "1.0", "id": ID, "result": {"content": []}}
 {"jsonrpc": "2.0", "id": ID, "result": {"content": [], "_meta": {"x": "answer"}}}"""
     async with opened(a=OWN_SERVERS["older"]) as client:
         result = await raw_call(client, "write", {"line": lines})
@@ -2113,13 +2040,10 @@ async def test_a_real_server_answers_as_without_us(tmp_path: Path) -> None:
     parameters = StdioServerParameters.model_validate(server | {"env": os.environ})
     calls = [("list_directory", "."), ("read_text_file", "large ä.txt")]
     calls += [("read_media_file", "sound.wav"), ("read_text_file", "/etc/hostname")]
-    async with (
-        Client(parameters, mode="legacy") as direct,
-        connected(configuration(real=server)) as client,
-    ):
+    async with opened(a=server) as client, Client(parameters, mode="legacy") as direct:
         for name, path in calls:
             expected = await direct.call_tool(name, {"path": path})
-            assert await use(client, "real", name, {"path": path}) == expected, name
+            assert await use(client, "a", name, {"path": path}) == expected, name
     assert expected.is_error  # the last one is refused
 
 
@@ -2184,13 +2108,11 @@ class Ear:
         self.heard.append(dumped(message))
 
 
-async def raw_call(
-    client: Client, tool: str, arguments: Any = None, **params: Any
-) -> Any:
+async def raw_call(client: Client, tool: str, given: Any = None, **params: Any) -> Any:
     """The wire result of a tool of `a` without what is in all of 2026, or the error."""
     names = {"toolbox_name": "box", "tool_name": f"box__a__{tool}"}
     params["name"] = "use_tool"
-    params["arguments"] = names | {"arguments": arguments or {}}
+    params["arguments"] = names | {"arguments": given or {}}
     request = types.Request[Any, str](method="tools/call", params=params)
     kind: Any = TypeAdapter(dict[str, Any])
     try:
@@ -2229,16 +2151,8 @@ OWN_SERVERS = {
     "modern": entry("eras", MODERN),
 }
 # A client's mode and a server's eras. Between the last two the workbench translates.
-in_all_pairs = pytest.mark.parametrize(
-    ("mode", "server"),
-    [("legacy", "both"), ("auto", "both"), ("legacy", "modern"), ("auto", "older")],
-)
-
-
-async def test_a_server_is_called_in_its_clients_era_if_it_can() -> None:
-    for mode, era in (("legacy", OLDER), ("auto", MODERN)):
-        async with hearing(mode, Ear(), a=OWN_SERVERS["both"]) as client:
-            assert (await answer_of(client, "seen"))["era"] == era
+PAIRS = [("legacy", "both"), ("auto", "both"), ("legacy", "modern"), ("auto", "older")]
+in_all_pairs = pytest.mark.parametrize(("mode", "server"), PAIRS)
 
 
 async def test_a_server_of_the_newer_era_may_refuse_initialize_in_four_ways() -> None:
@@ -2254,6 +2168,7 @@ async def test_a_server_of_the_newer_era_may_refuse_initialize_in_four_ways() ->
 @in_all_pairs
 async def test_meta_goes_down_except_what_is_of_one_hop(mode: str, server: str) -> None:
     own = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "a.b/c": {"x": [None]}}
+    own |= {"progressTokens": "a", f"my.{RESERVED}x": "b"}  # no names of the protocol
     hop = {f"{RESERVED}logLevel": "debug", f"{RESERVED}x": 1, "progressToken": "me"}
     async with hearing(mode, Ear(), a=OWN_SERVERS[server]) as client:
         seen = await answer_of(client, "seen", _meta=own | hop)
@@ -2417,11 +2332,10 @@ async def test_a_client_of_2026_answers_the_rounds_of_its_call_itself() -> None:
 
 async def test_a_round_that_cannot_be_answered_is_an_error_of_the_call() -> None:
     start = "Error executing tool 'box__a__rounds' in toolbox 'box': .*"
-    unknown = {"inputRequests": {"x": {"method": "no/such"}}}
     for able, round_of, why in (
         ("roots", asking(ACCEPTED), "elicitation"),
         ("", asking(ASLEEP), "Asleep"),
-        ("", unknown, "not valid MCP: "),
+        ("", {"inputRequests": {"x": {"method": "no/such"}}}, "not valid MCP: "),
     ):
         async with hearing("legacy", Ear(able), a=OWN_SERVERS["modern"]) as client:
             result = await use(client, "a", "rounds", {"rounds": [{}, round_of]})
@@ -2447,20 +2361,6 @@ async def test_a_question_ends_with_its_call(is_dead: bool) -> None:
         assert ((await answer_of(client, "seen"))["pid"] != pid) == is_dead
 
 
-async def test_a_question_ends_with_its_remote_call(server: Remote) -> None:
-    async def ask(request: dict[str, Any], stream: Any) -> bytes:
-        stream.write(STREAM + event(question("never", id="q")))
-        await ear.asked.wait()
-        return event({"id": request["id"], "result": text_result("answered")})
-
-    ear = Ear()
-    server.answers["ask"] = ask
-    async with hearing("legacy", ear, a=server.at()) as client:
-        with anyio.fail_after(20):
-            assert text(await use(client, "a", "ask")) == "answered"
-            await ear.withdrawn.wait()
-
-
 async def test_a_question_is_asked_once_and_none_that_is_taken_back_counts() -> None:
     never = {"_meta": {"answer": "never"}}
     messages = [{"id": "2", "method": "roots/list", "params": never}] * 2
@@ -2480,24 +2380,21 @@ async def test_an_older_server_that_asks_a_client_of_2026_gets_an_error() -> Non
         assert "code" in await answer_of(client, "ask", ELICIT)
 
 
-@pytest.mark.parametrize(
-    ("mode", "able", "offered"),
-    [
+async def test_a_server_is_offered_what_the_client_declared() -> None:
+    """It is spoken to in its client's era if it can."""
+    for mode, able, offered in (
         ("legacy", "nothing", {}),
         ("legacy", "roots", {"roots": {"listChanged": True}}),
         ("legacy", "elicitation", {"elicitation": {"form": {}, "url": {}}}),
         ("legacy", "sampling_callback", {"sampling": {}}),
         ("legacy", "sampling", {"sampling": {"tools": {}}}),
         ("auto", "sampling", {"sampling": {"tools": {}}}),
-    ],
-)
-async def test_a_server_is_offered_what_the_client_declared(
-    mode: str, able: str, offered: Any
-) -> None:
-    async with hearing(mode, Ear(able), a=OWN_SERVERS["both"]) as client:
-        seen = await answer_of(client, "seen")
-    told = seen["_meta"] if mode == "auto" else seen
-    assert told[CAPABILITIES] == offered
+    ):
+        async with hearing(mode, Ear(able), a=OWN_SERVERS["both"]) as client:
+            seen = await answer_of(client, "seen")
+        assert (seen["era"] == MODERN) == (mode == "auto")
+        told = seen["_meta"] if mode == "auto" else seen
+        assert told[CAPABILITIES] == offered, able
 
 
 @pytest.mark.parametrize(("declared", "mode"), [({}, "form"), ({"url": {}}, "url")])
@@ -2515,14 +2412,15 @@ async def test_an_elicitation_mode_that_the_client_lacks_is_an_error(
     assert [each["mode"] for each in ear.heard] == [mode]
 
 
-async def test_changed_roots_are_told_to_every_open_server() -> None:
+async def test_changed_roots_are_told_to_every_server_that_is_up_and_older() -> None:
     ear = Ear()
-    older = OWN_SERVERS["older"]
-    async with hearing("legacy", ear, a=older, b=older) as client:
+    older, newer = OWN_SERVERS["older"], OWN_SERVERS["modern"]
+    async with hearing("legacy", ear, x=MISSING, a=newer, b=older, c=older) as client:
         await open_box(client)
         changed = types.RootsListChangedNotification()
         await client.session.send_notification(changed)
         await until(lambda: len(ear.heard) == 2)
+        await answer_of(client, "seen")  # what `a` had said would have come before it
     assert [each["params"]["data"] for each in ear.heard] == ["roots changed"] * 2
 
 
@@ -2533,8 +2431,7 @@ async def test_an_older_client_gets_logs_from_the_level_it_sets(log: Logs) -> No
         assert ear.heard == LOGS
         for number, level in enumerate(LEVELS):
             ear.heard.clear()
-            params = types.SetLevelRequestParams(level=level)
-            request = types.SetLevelRequest(params=params)
+            request = types.SetLevelRequest.model_validate({"params": {"level": level}})
             await client.session.send_request(request, types.EmptyResult)
             await raw_call(client, "say", {"messages": LOGS})
             assert ear.heard == LOGS[number:]
@@ -2683,20 +2580,16 @@ async def test_a_remote_result_may_have_megabytes(server: Remote) -> None:
         assert len(text(await use(client, "sse", "1 MB"))) == 1_000_000
 
 
-async def test_headers_go_with_every_request_and_redirects_are_followed(
-    server: Remote, monkeypatch: Monkey
-) -> None:
-    monkeypatch.setenv("PASSWORD", "sesame-open")
-    headers = {"Authorization": "Bearer ${PASSWORD}"}
+async def test_headers_go_with_every_request_and_redirect(server: Remote) -> None:
+    headers = {"Authorization": "Bearer ${WB_NONE:-sesame-open}"}
     async with opened_at(server, "mcp", "sse", "moved", headers=headers) as client:
         for name in ("mcp", "sse", "moved"):
             assert text(await use(client, name, "ok")) == "ok"
     assert server.seen == {"bearer sesame-open"}
 
 
-async def test_a_remote_call_may_be_silent_while_the_system_probes_its_connection(
-    server: Remote, monkeypatch: Monkey
-) -> None:
+async def test_a_remote_call_may_be_silent(server: Remote, monkeypatch: Monkey) -> None:
+    """For the system probes its connection."""
     send = httpx2.AsyncClient.send
 
     async def watch(self: Any, request: httpx2.Request, **options: Any) -> Any:
@@ -2723,15 +2616,13 @@ REFUSED = {
     "404": "HTTP 404",
     "500": "HTTP 500",
     "events": "HTTP 500",
-    "full": "session 7 is +full",
+    "full": r"session 7 is +full.* \(HTTP 400",
     "elsewhere": "HTTP 307",
     "page": "HTTP (302|405)",
     "loop": "HTTP 308",
     "html": "text/html",
-    **dict.fromkeys(
-        ("deep", "unreadable", "ended", "cut", "closed"), r"\w"
-    ),  # any words
 }
+REFUSED |= dict.fromkeys(("deep", "unreadable", "ended", "cut", "closed"), r"\w")
 
 
 @ERAS
@@ -2765,15 +2656,12 @@ async def test_a_remote_server_that_does_not_connect_says_why_in_one_line(
         assert re.search(reasons[name], why.replace(url, "")), why
 
 
-async def test_a_remote_server_that_does_not_answer_is_given_up(
-    server: Remote, monkeypatch: Monkey
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(workbench, "CONNECT_TIMEOUT", 0.5)
-        assert "within 0.5 seconds" in await why_it_fails(server.at("/hang"))
+async def test_a_silent_server_is_given_up(server: Remote, monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "HTTP_TIMEOUT", 0.2)
     url = server.at()["url"].replace("http:", "https:")  # nobody shakes hands there
     assert "within 0.2 seconds" in await why_it_fails({"url": url, "type": "sse"})
+    monkeypatch.setattr(workbench, "CONNECT_TIMEOUT", 0.5)
+    assert "within 0.5 seconds" in await why_it_fails(server.at("/hang"))
 
 
 async def test_a_request_that_fails_costs_only_its_own_call(server: Remote) -> None:
@@ -2786,9 +2674,9 @@ async def test_a_request_that_fails_costs_only_its_own_call(server: Remote) -> N
             failed = text(await use(client, "a", fault))
             start = f"Error executing tool 'box__a__{fault}' in toolbox 'box': "
             assert re.fullmatch(f"{start}.*{why}.*", failed), failed
-            assert failed.isprintable()
             is_known = fault in ("401", "403", "full", "elsewhere", "page", "loop")
             assert ("not repeated" in failed) != is_known
+            assert ("answered with error" in failed) == (fault == "full")
             assert server.at()["url"] in failed or fault == "full"
             assert server.calls.count(fault) == 1
         server.released.set()
@@ -2914,20 +2802,19 @@ async def test_a_json_body_is_the_answer_whatever_its_id(server: Remote) -> None
         assert "HTTP 200" in text(await use(client, "mcp", "none"))
 
 
-@pytest.mark.parametrize("end", ["cancelled", "cut"])
-async def test_a_call_that_ends_takes_its_question_back(
-    end: str, server: Remote
-) -> None:
-    async def ask(_: Any, stream: Any) -> Any:
-        params = {**FORM, "_meta": {"answer": "never"}}
-        stream.write(STREAM + event({**ELICIT, "id": "q", "params": params}))
+@pytest.mark.parametrize("end", ["answered", "cancelled", "cut"])
+async def test_a_question_ends_with_its_remote_call(end: str, server: Remote) -> None:
+    async def ask(request: dict[str, Any], stream: Any) -> bytes:
+        stream.write(STREAM + event(question("never", id="q")))
+        await ear.asked.wait()
+        if end == "cancelled":
+            await until(lambda: "notifications/cancelled" in server.calls)
+            over = {"method": "notifications/cancelled", "params": {"requestId": "q"}}
+            stream.write(event(over))
+            await anyio.sleep_forever()
         if end == "cut":
-            await ear.asked.wait()
             return b""
-        await until(lambda: "notifications/cancelled" in server.calls)
-        over = {"method": "notifications/cancelled", "params": {"requestId": "q"}}
-        stream.write(event(over))
-        await anyio.sleep_forever()
+        return event({"id": request["id"], "result": text_result("answered")})
 
     server.answers["ask"] = ask
     ear = Ear()
@@ -2938,7 +2825,7 @@ async def test_a_call_that_ends_takes_its_question_back(
             if end == "cancelled":
                 call.cancel()
             else:
-                assert "not repeated" in text(await call)
+                assert (text(await call) == "answered") == (end == "answered")
             await ear.withdrawn.wait()
 
 
@@ -2988,9 +2875,7 @@ async def test_a_call_without_a_session_is_not_sent_again(server: Remote) -> Non
     assert server.calls.count("initialize") == 1
 
 
-async def test_a_connection_that_is_idle_for_long_is_not_used_again(
-    server: Remote, monkeypatch: Monkey
-) -> None:
+async def test_idle_connections_are_closed(server: Remote, monkeypatch: Monkey) -> None:
     """Servers close one after 5 seconds; a call just then would be lost."""
 
     async def hold(request: dict[str, Any], stream: Any) -> None:
@@ -3041,12 +2926,11 @@ async def test_a_remote_server_that_was_restarted_is_used_again(mode: str) -> No
     async with connected(configuration(a=remote(port)), mode) as client:
         for _ in range(2):
             async with listening(port):
-                answer = await use(client, "a", "echo", {"message": "x"})
-                assert text(answer) == "Echo: x"
+                assert text(await use(client, "a", "echo")) == "Echo: None"
         told = text(await use(client, "a", "echo"))
         assert "refused" in told and "not repeated" not in told
         async with listening(port):
-            assert text(await use(client, "a", "echo", {"message": "y"})) == "Echo: y"
+            assert text(await use(client, "a", "echo")) == "Echo: None"
 
 
 async def test_a_failure_names_its_remedy_where_one_is_known(server: Remote) -> None:
@@ -3057,8 +2941,7 @@ async def test_a_failure_names_its_remedy_where_one_is_known(server: Remote) -> 
     assert re.search("npx -y z.*'args'", await why_it_fails({"command": "npx -y z"}))
     assert "'args'" not in await why_it_fails(MISSING)
     async with opened(a=entry("plain"), b=entry("plain")) as client:
-        bare = {"toolbox_name": "box", "tool_name": "echo"}
-        told = text(await client.call_tool("use_tool", bare))
+        told = text(await client.call_tool("use_tool", BOX | {"tool_name": "echo"}))
     assert "box__a__echo" in told and "box__b__echo" in told
 
 
@@ -3117,8 +3000,7 @@ async def test_time_knows_every_iana_zone_and_no_other() -> None:
             assert_is_now(shown, zoneinfo.ZoneInfo(zone))
         for zone in no_zones + [".", "", "UTC\0", "x" * 5000]:
             result = await client.call_tool("time", {"timezone": zone})
-            assert result.is_error
-            assert text(result).startswith(f"Unknown timezone {zone!r}")
+            assert result.is_error and f"Unknown timezone {zone!r}" in text(result)
 
 
 async def test_the_default_utc_needs_no_zone_data(monkeypatch: Monkey) -> None:
@@ -3140,8 +3022,6 @@ MEDIA_TYPES |= {"Accept": "application/json, text/event-stream"}
 
 @dataclass
 class HttpToolbox:
-    """A toolbox process that serves over HTTP."""
-
     process: subprocess.Popen[str]
     url: str
     port: int
@@ -3194,8 +3074,6 @@ PING = request_bytes("ping", {})
 
 
 class SseSession:
-    """A session of the SSE transport, with nothing but an HTTP client."""
-
     def __init__(self, toolbox: HttpToolbox) -> None:
         self.toolbox = toolbox
         self.stream = toolbox.ask("GET", "/mcp")
@@ -3374,8 +3252,7 @@ async def test_the_demo_is_served_and_says_what_it_is(tmp_path: Path) -> None:
     logged = (tmp_path / "stderr").read_text()
     assert "demo (1 server)" in told and " INFO Serving demo" in logged
     for note in (told.splitlines()[-1], logged.splitlines()[0]):
-        assert "demo" in note
-        assert "argument" in note and "WORKBENCH_CONFIG" in note
+        assert re.search("demo.*argument.*WORKBENCH_CONFIG", note)
     assert re.search(" DEBUG demo/toolbox.*: .*echo.*time", logged)
     assert "Ctrl-C" not in logged  # which is for a person
 
@@ -3469,12 +3346,11 @@ async def test_check_starts_each_server_once_and_says_when_it_settles(
     monkeypatch.setattr(workbench, "_say", said.append)
     gate, starts = tmp_path / "gate", tmp_path / "starts"
     slow = entry("noted", tmp_path / "slow", gate)
-    code = f"echo x >> {starts}; echo last words >&2; exit 3"
-    bad = {"command": "sh", "args": ["-c", code]}
+    bad = runs(f"note({str(starts)!r}, 'x'); sys.exit('last words')")
     config = configuration(slow=slow, bad=bad, good=entry("plain"))
     with anyio.fail_after(20):
         assert await workbench.check(workbench.parse_config(config, {})) == 1
-    failed = r"box/bad   FAILED +\d+\.\d s  exited with status 3\n    last words"
+    failed = r"box/bad   FAILED +\d+\.\d s  exited with status 1\n    last words"
     [_] = [line for line in said if re.fullmatch(failed, line)]
     good, slow_one = [line for line in said if re.search(r"  ok +\d+\.\d s  ", line)]
     assert re.match("box/good .* 2 tools ", good)
@@ -3482,9 +3358,7 @@ async def test_check_starts_each_server_once_and_says_when_it_settles(
     assert starts.read_text() == "x\n" and max(pauses) == 10
 
 
-async def test_check_colours_a_terminal_unless_it_is_told_not_to(
-    capsys: Capture, monkeypatch: Monkey
-) -> None:
+async def test_check_colours_a_terminal(capsys: Capture, monkeypatch: Monkey) -> None:
     config = workbench.parse_config(configuration(s={"command": "no-such"}), {})
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     for no_color in ("", "1"):
@@ -3495,18 +3369,17 @@ async def test_check_colours_a_terminal_unless_it_is_told_not_to(
 
 async def test_check_tells_the_cost_with_us_and_natively(capsys: Capture) -> None:
     told = "lambda _: initialized() | {'instructions': 'i' * 500}"
-    costly = "tool(description='ä' * 60_000, title='t' * 99)"
+    unsent = "title='t' * 99, annotations={'title': 't' * 99}"
+    costly = f"tool(description='ä' * 60_000, {unsent})"
     server = entry("scripted", f"serve_raw({costly}, initialize={told})")
     config = workbench.parse_config(configuration(s=server), os.environ)
     assert await workbench.check(config) == 0
-    printed = capsys.readouterr().out
-    found = re.findall("([0-9,]+) bytes", printed)
-    opened, own, native = [int(amount.replace(",", "")) for amount in found]
+    printed = capsys.readouterr().out.replace(",", "")
+    opened, own, native = map(int, re.findall("([0-9]+) bytes", printed))
     assert opened == pytest.approx(120_620, abs=50)
     assert 600 < own < 1_200
     assert native == pytest.approx(120_060, abs=50)
-    last_line = printed.splitlines()[-1]
-    assert re.search("'box' opens with 1 of 1 tools without inputSchema", last_line)
+    assert re.search("'box' opens with 1 of 1 tools without inputSchema.*\n$", printed)
 
 
 async def test_check_gives_no_sizes_where_nothing_is_listed(capsys: Capture) -> None:
@@ -3569,10 +3442,8 @@ STATES = {  # how it ends, and what is called before, beside a server that ignor
     "remote servers that do not answer": (ONCE, ["dead"] * 8 + ["lost"]),
     "a client that reads nothing": (ONCE, ["big"] * 3),
 }
-LOST_LOOK_UP = """
-import socket, time
-socket.getaddrinfo = lambda *_, **__: open("0.hangs", "w") and time.sleep(60)
-"""
+LOST_LOOK_UP = """import socket, time
+socket.getaddrinfo = lambda *_, **__: open("0.hangs", "w") and time.sleep(60)"""
 
 
 def check_ending(folder: Path, endings: str, state: str, dead: Any) -> None:
@@ -3597,8 +3468,7 @@ def check_ending(folder: Path, endings: str, state: str, dead: Any) -> None:
         for server in called:
             wire.begin_use(server, folder=str(folder))
         if "big" in called:
-            stdout = [wire.process.stdout]
-            anyio.run(until, lambda: bool(select.select(stdout, [], [], 0)[0]))
+            assert select.select([wire.process.stdout], [], [], 5)[0]
         waiting = len(called) - called.count("big")
         for number, ending in enumerate(endings.split(" and ")):
             wire.hanging(waiting + number)  # and the one that ignored the first
@@ -3657,7 +3527,7 @@ def test_stdin_and_stdout_may_be_one_socket(tmp_path: Path) -> None:
         wire.process.stdout = ours.makefile("rb")
         assert wire.initialize().still_serves()
         wire.begin_use("big")
-        anyio.run(until, lambda: bool(select.select([ours], [], [], 0)[0]))
+        assert select.select([ours], [], [], 5)[0]
         ours.shutdown(socket.SHUT_WR)
         assert wire.status() == 0
 
@@ -3682,7 +3552,6 @@ def test_what_waits_for_a_client_that_does_not_read_is_bounded(tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
-    """A workbench that the tests that follow have in common."""
     with Wire(tmp_path_factory.mktemp("wire")) as wire:
         yield wire.initialize()
 
