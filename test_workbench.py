@@ -109,7 +109,6 @@ def plain() -> None:
 
 
 def environment(*_: str) -> None:
-    """A tool that answers with the environment of its process."""
     serve_raw(tool("get"), tools_call=lambda _: json_result(dict(os.environ)))
 
 
@@ -260,7 +259,6 @@ def is_modern(request: dict[str, Any]) -> bool:
 
 
 def answer(request: dict[str, Any], result: dict[str, Any]) -> None:
-    """Send the result of a request in the era of the request."""
     if is_modern(request):
         result = {"resultType": "complete"} | result
     send({"id": request["id"], "result": result})
@@ -774,7 +772,6 @@ class Wire:
         return self.last_id
 
     def answer(self, request: int) -> dict[str, Any]:
-        """Wait for the answer to a request."""
         while request not in self.answers:
             line = self.process.stdout.readline()
             assert line, "the workbench ended, or hung and was killed"
@@ -794,7 +791,6 @@ class Wire:
         return self.begin("tools/call", name="use_tool", arguments=given)
 
     def text(self, request: int) -> str:
-        """The text that a tool answers a request with."""
         [block] = self.answer(request)["result"]["content"]
         return str(block["text"])
 
@@ -879,11 +875,11 @@ BAD_CONFIGURATIONS = """
 {"projects": {}, "theme": "dark"}
   configuration: expected 'toolboxes', or another client's mcpServers, servers, \
 context_servers, mcp_servers, found none of them
-{"toolMode": null, "toolboxes": {"t": null, "u": {}}}
+{"toolMode": "", "toolboxes": {"t": null, "u": {}}}
   toolboxes.t: expected an object, found null
   toolboxes.u.description: expected a string, found nothing
   toolboxes.u.mcpServers: expected an object, found nothing
-  toolMode: expected 'proxy' or no such key, found null
+  toolMode: expected 'proxy' or no such key, found a string
 {"toolboxes": {"t": {"description": " ", "mcpServers": {"s": {"disabled": true}}}}}
   toolboxes.t.description: expected a non-empty string, found an empty string
   toolboxes.t.mcpServers: expected at least one server that is not disabled, found none
@@ -900,6 +896,11 @@ ${NO:-default}
   servers."\\u200b": expected NAME, found "\\u200b"
   servers.s: expected an object, found a number
   servers.t.description: expected a string, found a number
+{"mcpServers": {"s": {"command": "x", "url": "http://${NO}/", "enabled": 1}}}
+  mcpServers.s.enabled: expected a boolean, found a number
+  mcpServers.s: expected either 'command' or 'url', found both
+{"servers": {"s": {"url": "http://${NO}/"}}}
+  servers.s.url: environment variable NO is not set: set it, or write ${NO:-default}
 {"toolMode": "dynamic", "toolboxes": []}
   toolboxes: expected an object, found a list
   Configuration field 'toolMode' set to 'dynamic' is no longer supported.
@@ -922,11 +923,13 @@ def test_what_is_ignored_is_warned_about_unless_it_is_meant_to_be() -> None:
     box = data["toolboxes"]["box"]
     box["mcpServers"]["off"] = {"command": "${UNSET}", "disabled": True}
     box["mcpServers"]["_comment"] = [1]
+    box["mcpServers"]["_was"] = {"env": {"A": "${TOKEN}"}}
     box["_comment"] = box["icon"] = "${UNSET}"
     data.update(_comment="${", mcpServers={}, toolMode="proxy")
     config = workbench.parse_config(data, {})
     servers = {"s": workbench.ServerConfig("stdio", command="x")}
     assert config.toolboxes == {"box": workbench.ToolboxConfig("A box", servers)}
+    assert config.variables == {"UNSET", "TOKEN"}
     assert warned_about(config) == ["configuration", "toolboxes.box", AT, "toolMode"]
 
 
@@ -970,7 +973,7 @@ enabled = false
 > a: stdio npx k +r* -rm
 > ! mcp_servers.a
 === Gemini CLI: settings.json
-{"theme": "GitHub", "servers": 1, "mcpServers": {"a": {"httpUrl": "https://a",
+{"theme": "GitHub", "projects": 1, "servers": 1, "mcpServers": {"a": {"httpUrl": "https://a",
   "headers": {"A": "Bearer $KEY"}, "timeout": 9, "trust": false,
   "includeTools": ["r"], "excludeTools": ["s"], "description": "Its own"}}}
 > a: http https://a Bearer $KEY +r -s (Its own)
@@ -1238,7 +1241,6 @@ def test_a_full_tool_name_splits_into_its_parts_and_matches_them() -> None:
 
 @asynccontextmanager
 async def opened(mode: str = "legacy", /, **servers: Any) -> AsyncIterator[Client]:
-    """A client of a workbench in this process, with the toolbox `box` open."""
     async with connected(configuration(**servers), mode) as client:
         await open_box(client)
         yield client
@@ -1291,6 +1293,7 @@ async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
     bare = runs(f"serve_raw({bare_tool})")
     async with connected(configuration(b=bare, none=MISSING, a=read)) as client:
         answer = text(await client.call_tool("open_toolbox", BOX))
+    assert workbench.compact(float("inf")) == "null"  # JSON has no such number
     reason = json.dumps(json.loads(answer)["servers_failed"]["none"])
     assert answer == (
         '{"toolbox":"box","description":"A box","servers_connected":2,'
@@ -1428,13 +1431,15 @@ async def test_a_reason_is_one_readable_line(monkeypatch: Monkey) -> None:
 async def test_a_tool_list_is_read_to_its_end(monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 30)
     three, many = lists("page(r, 2)"), lists("page(r, 999)")
-    config = configuration(none=lists("refuse(r, -32601)"), three=three, many=many)
+    one = lists("refuse(r) if r.get('params') else {'tools': [], 'nextCursor': ''}")
+    none = lists("refuse(r, -32601)")
+    config = configuration(none=none, one=one, three=three, many=many)
     async with connected(config) as client:
         answer = await open_box(client)
     shown = [tool["name"] for tool in answer["tools"]]
     assert shown[:3] == ["box__three__t0", "box__three__t1", "box__three__t2"]
     assert shown[3:] == [f"box__many__t{number}" for number in range(250)]
-    assert answer["servers_connected"] == 3
+    assert answer["servers_connected"] == 4
 
 
 async def test_a_part_starts_and_counts_only_servers_it_needs(tmp_path: Path) -> None:
@@ -1802,7 +1807,6 @@ def log(caplog: Logs) -> Logs:
 
 
 async def become(client: Client, *tools: dict[str, Any], **more: Any) -> None:
-    """Let the changing server `a` have these tools beside its own."""
     result = await use(client, "a", "become", {"tools": tools, **more})
     assert not result.is_error, text(result)
 
@@ -2005,13 +2009,16 @@ SPOILT_ANSWERS = {
     '"result": {}, ': "content",
     '"result": {"content": [{"type": "audio", "data": ""}]}, ': "mimeType",
     '"result": {"content": [], "isError": "maybe"}, ': "isError",
+    '"result": {"resultType": "complete", "content": 7}, ': "content",
     '"error": {"message": "x"}, ': "code",
 }
 
 
-async def test_a_spoilt_answer_is_an_error_that_names_the_field() -> None:
+@pytest.mark.parametrize(("mode", "server"), [("legacy", "older"), ("auto", "modern")])
+async def test_a_spoilt_answer_is_an_error_of_the_call(mode: str, server: str) -> None:
+    """It names the field."""
     start = "Error executing tool 'box__a__write' in toolbox 'box': "
-    async with opened(a=OWN_SERVERS["older"]) as client:
+    async with opened(mode, a=OWN_SERVERS[server]) as client:
         for spoilt, field in SPOILT_ANSWERS.items():
             line = f'{{{spoilt}"id": ID, "jsonrpc": "2.0"}}'
             with anyio.fail_after(5):
@@ -2024,7 +2031,7 @@ async def test_a_spoilt_answer_is_an_error_that_names_the_field() -> None:
 async def test_a_log_line_with_the_id_of_a_call_is_not_its_answer() -> None:
     lines = """{"level": 40, "id": ID, "error": "cache miss"}
 {"jsonrpc": "1.0", "id": ID, "result": {"content": []}}
-{"jsonrpc": "2.0", "id": ID, "result": {"content": [], "_meta": {"x": "answer"}}}"""
+{"jsonrpc": "2.0", "id": ID.0, "result": {"content": [], "_meta": {"x": "answer"}}}"""
     async with opened(a=OWN_SERVERS["older"]) as client:
         result = await raw_call(client, "write", {"line": lines})
     assert result == {"content": [], "_meta": {"x": "answer"}}
@@ -2344,6 +2351,16 @@ async def test_a_round_that_cannot_be_answered_is_an_error_of_the_call() -> None
         assert seen["responses"] == [None, None]
 
 
+def test_an_invalid_answer_of_a_client_is_an_error_of_the_call(tmp_path: Path) -> None:
+    with Wire(tmp_path, a=OWN_SERVERS["modern"]) as wire:
+        wire.initialize(elicitation={})
+        call = wire.begin_use("a", "rounds", rounds=[asking(ACCEPTED)])
+        asked = json.loads(wire.process.stdout.readline())
+        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"foo": 1}}
+        wire.write(json.dumps(answer).encode() + b"\n")
+        assert "not valid MCP: action: " in wire.text(call)
+
+
 @pytest.mark.parametrize("is_dead", [False, True])
 async def test_a_question_ends_with_its_call(is_dead: bool) -> None:
     ear = Ear()
@@ -2361,7 +2378,8 @@ async def test_a_question_ends_with_its_call(is_dead: bool) -> None:
         assert ((await answer_of(client, "seen"))["pid"] != pid) == is_dead
 
 
-async def test_a_question_is_asked_once_and_none_that_is_taken_back_counts() -> None:
+async def test_a_question_beyond_a_hundred_open_ones_is_refused() -> None:
+    """Repeated, one is asked once; one that is taken back is not open."""
     never = {"_meta": {"answer": "never"}}
     messages = [{"id": "2", "method": "roots/list", "params": never}] * 2
     for number in range(1000, 1000 + workbench.MAX_QUESTIONS):
@@ -2372,6 +2390,8 @@ async def test_a_question_is_asked_once_and_none_that_is_taken_back_counts() -> 
     async with hearing("legacy", ear, a=OWN_SERVERS["both"]) as client:
         await raw_call(client, "say", {"messages": messages})
         assert await answer_of(client, "ask", ELICIT) == ACCEPTED
+        await raw_call(client, "say", {"messages": messages[2::2] + messages[:1]})
+        assert "open requests" in (await answer_of(client, "ask", ELICIT))["message"]
     assert ear.heard.count(never) == 1
 
 
@@ -2393,6 +2413,7 @@ async def test_a_server_is_offered_what_the_client_declared() -> None:
         async with hearing(mode, Ear(able), a=OWN_SERVERS["both"]) as client:
             seen = await answer_of(client, "seen")
         assert (seen["era"] == MODERN) == (mode == "auto")
+        assert "progressToken" not in seen["_meta"]  # nor has the client sent one
         told = seen["_meta"] if mode == "auto" else seen
         assert told[CAPABILITIES] == offered, able
 
@@ -3081,7 +3102,6 @@ class SseSession:
         self.first_event, self.endpoint = self.next_event()
 
     def next_event(self) -> list[str]:
-        """Its kind and its data."""
         event, data, end = [self.stream.readline().decode() for _ in range(3)]
         assert not end.strip()
         return [event.partition(": ")[2].strip(), data.partition(": ")[2].strip()]

@@ -325,7 +325,9 @@ class _ConfigReader:
         for name, entry in entries.items():
             at = _join(place, name)
             if name.startswith("_"):
-                continue  # a comment
+                # A comment, or a server that is commented out.
+                self.note_references({"": entry})
+                continue
             if "__" in name or name[-1:] in ("", "_") or not name.isprintable():
                 expected = "a printable name without '__' that does not end in '_'"
                 self.add_problem(at, expected, json.dumps(name))
@@ -360,7 +362,7 @@ class _ConfigReader:
         """One server entry; None where it is switched off."""
         self.note_references(entry)
         for key, default in _SWITCHES.items():
-            if key in entry and self.read(entry, key, bool, place) != default:
+            if key in entry and self.read(entry, key, bool, place) == (not default):
                 return None
         if isinstance(entry.get("tools"), dict):
             # Codex keeps there which tools were approved: an unknown key, no filter.
@@ -428,6 +430,8 @@ class _ConfigReader:
         return False
 
     def check_url(self, url: str, place: str) -> None:
+        if "${" in url:
+            return  # what stays of it was told
         parts = _URL.fullmatch(url)
         if parts is None:
             expected = "an http:// or https:// URL"
@@ -1170,8 +1174,8 @@ _QUESTIONS: ContextVar[set[anyio.CancelScope]] = ContextVar("_QUESTIONS")
 class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
     """Both directions of a connection, as a session of the SDK wants them.
 
-    While `limit` requests of the other side are unanswered, no message is read: who
-    asks without end waits for the answers then, and nobody else does.
+    While `limit` requests of the other side are open, any other is refused: what waits
+    for a person must not fill the memory.
     """
 
     messages: AsyncIterator[SessionMessage]
@@ -1180,47 +1184,41 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
     # Of the task that has read the last message. The SDK asks for it, and handles the
     # message in it.
     last_context: Context | None = None
-    _unanswered: set[types.RequestId] = field(default_factory=set)
-    _answered: anyio.Event = field(default_factory=anyio.Event)
+    _open: set[types.RequestId | None] = field(default_factory=set)
 
     async def receive(self) -> SessionMessage:
         while True:
-            while len(self._unanswered) >= self.limit:
-                self._answered = anyio.Event()
-                await self._answered.wait()
             item = await anext(self.messages)
-            if isinstance(item.message, types.JSONRPCRequest):
-                if self.limit < math.inf and item.message.id in self._unanswered:
-                    # JSON-RPC knows no such request, and it would not be counted.
-                    continue
-                self._unanswered.add(item.message.id)
-            else:
-                self._unanswered.discard(cancelled_id(item.message))
-            return item
+            message = item.message
+            self._open.discard(cancelled_id(message))
+            if self.limit == math.inf or not isinstance(message, types.JSONRPCRequest):
+                return item
+            if message.id in self._open:
+                # JSON-RPC knows no such request, and it would not be counted.
+                continue
+            if len(self._open) < self.limit:
+                self._open.add(message.id)
+                return item
+            refusal = _failure(f"more than {self.limit} open requests", "")
+            await self.transmit(SessionMessage(_error_response(message.id, refusal)))
 
     async def send(self, item: SessionMessage) -> None:
         await self.transmit(item)
         if isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError):
-            self._unanswered.discard(cast(types.RequestId, item.message.id))
-            self._answered.set()
-
-    def release(self) -> None:
-        """Wait for no more answers: there is nobody left who would read them."""
-        self.limit = math.inf
-        self._answered.set()
+            self._open.discard(cast(types.RequestId, item.message.id))
 
     async def aclose(self) -> None:
         """Nothing: what is behind the streams belongs to the transport."""
 
 
-def cancelled_id(message: types.JSONRPCMessage) -> types.RequestId:
-    """The id of the request that a message takes back, an empty one if it does not."""
+def cancelled_id(message: types.JSONRPCMessage) -> types.RequestId | None:
+    """The id of the request that a message takes back; None if it does not."""
     if not isinstance(message, types.JSONRPCNotification):
-        return ""
+        return None
     if message.method != "notifications/cancelled":
-        return ""
+        return None
     request_id = (message.params or {}).get("requestId")
-    return request_id if isinstance(request_id, str | int) else ""
+    return request_id if isinstance(request_id, str | int) else None
 
 
 # How a server that knows only the newer era may refuse `initialize`. To ask others
@@ -1569,6 +1567,9 @@ class Connection:
                     answer = await dispatch(context, question)
                 except MCPError as error:
                     answer = error.error
+                except ValidationError as error:
+                    text = explain(error)
+                    answer = types.ErrorData(code=types.INVALID_PARAMS, message=text)
                 if isinstance(answer, types.ErrorData):
                     break
                 responses[key] = answer.model_dump(
@@ -1576,7 +1577,7 @@ class Connection:
                 )
             asking.cancel_scope.cancel()
         if isinstance(answer, types.ErrorData):
-            refused = f"the client refused its {question.method}"
+            refused = f"the client gave no answer to its {question.method}"
             raise ToolError(f"server '{self.name}': {refused}: {answer.message}")
         if len(responses) < len(required.input_requests):
             raise self._death()
@@ -1738,13 +1739,14 @@ def _relay(client: ServerSession | None) -> JSON:
 
 _CHUNK = 65536  # bytes
 _LOG_LIMIT = 8192  # bytes of a line that is logged
+_MASK_LIMIT = 1 << 18  # bytes of it that are masked before; variables have half of it
 _LINE_LIMIT = 128 << 20  # bytes of one that is a message
 
 
-def _read_message(line: bytes) -> types.JSONRPCMessage | None:
+def _read_message(line: bytes, mark: str = _FAILED) -> types.JSONRPCMessage | None:
     """A JSON-RPC message; for an answer that is not valid MCP, the error that says so.
 
-    None if it is neither: a log line may have an `id` and an `error`, too.
+    It has this mark. None if it is neither: a log line may have an `id` and an `error`, too.
     """
     with suppress(ValidationError):
         return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
@@ -1757,6 +1759,10 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
         return None
     if message.get("jsonrpc") != "2.0":
         return None
+    if isinstance(message.get("id"), float):
+        # Gson, by which Java servers write JSON, makes 2.0 of 2.
+        with suppress(OverflowError, ValueError):
+            message["id"] = int(message["id"])
     adapter: TypeAdapter[Any] = types.jsonrpc_message_adapter
     if "method" not in message:
         is_error = "error" in message
@@ -1767,7 +1773,7 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
     except ValidationError as error:
         request_id = message.get("id")
         if "method" not in message and isinstance(request_id, str | int):
-            return _error_response(request_id, _failure(explain(error)))
+            return _error_response(request_id, _failure(explain(error), mark))
         return None
 
 
@@ -1846,7 +1852,6 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
     def process_exited(self) -> None:
         super().process_exited()
         self._exited.set()
-        self.streams.release()
         self.stdin.close()
         # Its children may hold its output open for as long as they like.
         asyncio.get_running_loop().call_later(DRAIN_TIMEOUT, self._process.close)
@@ -1866,15 +1871,13 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         self._connection.mark_closed(self._describe_status())
 
     async def _read_stderr(self) -> None:
-        async for line in _lines(self.stderr.read, 2 * _LOG_LIMIT):
+        async for line in _lines(self.stderr.read, _MASK_LIMIT):
             self._log_output(line)
         # Who waits for this task wants to know the status.
         await self._exited.wait()
 
     def _log_output(self, line: bytes) -> None:
-        # Of more than what is logged, for it is cut only after secrets are masked.
-        text = line[: 2 * _LOG_LIMIT].decode(errors="replace")
-        self._connection.log_output(text)
+        self._connection.log_output(line[:_MASK_LIMIT].decode(errors="replace"))
 
     def _describe_status(self) -> str:
         status = self._process.get_returncode()
@@ -1911,8 +1914,8 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
             self._connection.mark_closed("closed its stdin")
             raise _failure("the server has not seen it", _UNREACHED)
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
-            # Only so does `Streams` hold up a server that asks and does not read. A
-            # request or its cancellation must not wait for such a server.
+            # Only so is a server held up that asks and does not read. A request or its
+            # cancellation must not wait for such a server.
             with suppress(ConnectionError):
                 await self.stdin.drain()
 
@@ -2287,7 +2290,7 @@ async def _http_transport(connection: Connection) -> AsyncIterator[Streams]:
         # was taken. It keeps their order.
         sending.start_soon(write.send, item)
         request_id = cancelled_id(item.message)
-        if request_id != "" and connection.config.transport == "http":
+        if request_id is not None and connection.config.transport == "http":
             sending.start_soon(abort, request_id)
 
     async def abort(request_id: types.RequestId) -> None:
@@ -2482,7 +2485,8 @@ async def _serve_pipes(server: Server[Any]) -> None:
 
     async def messages() -> AsyncIterator[SessionMessage]:
         async for line in _lines(reader.read):
-            message = _read_message(line)
+            # Without a mark: a server may see what becomes of its question.
+            message = _read_message(line, "")
             if message is not None:
                 yield SessionMessage(message)
 
