@@ -1746,7 +1746,6 @@ async def test_a_death_fails_the_calls_in_flight_and_no_others(tmp_path: Path) -
 async def test_the_end_of_a_server_with_a_child_is_noticed(
     tmp_path: Path, monkeypatch: Monkey
 ) -> None:
-    """And what it says before is delivered."""
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
     notes, children = tmp_path / "a", tmp_path / "children"
     forking = f"""
@@ -2610,7 +2609,6 @@ async def test_headers_go_with_every_request_and_redirect(server: Remote) -> Non
 
 
 async def test_a_remote_call_may_be_silent(server: Remote, monkeypatch: Monkey) -> None:
-    """For the system probes its connection."""
     send = httpx2.AsyncClient.send
 
     async def watch(self: Any, request: httpx2.Request, **options: Any) -> Any:
@@ -2620,7 +2618,9 @@ async def test_a_remote_call_may_be_silent(server: Remote, monkeypatch: Monkey) 
         response = await send(self, request, **options)
         tcp = response.extensions["network_stream"].get_extra_info("socket")
         assert tcp.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30  # seconds
+        for name, value in (("IDLE", 30), ("INTVL", 10), ("CNT", 3)):  # 60 seconds
+            option = getattr(socket, f"TCP_KEEP{name}")
+            assert tcp.getsockopt(socket.IPPROTO_TCP, option) == value
         return response
 
     monkeypatch.setattr(httpx2.AsyncClient, "send", watch)
@@ -3556,7 +3556,7 @@ def test_stdin_and_stdout_may_be_one_socket(tmp_path: Path) -> None:
 
 
 def test_what_waits_for_a_client_that_does_not_read_is_bounded(tmp_path: Path) -> None:
-    """Notifications are dropped, a server that asks has to wait, answers all come."""
+    """Notifications are dropped, questions refused, and all answers come."""
     servers = {how: ("tools_call", f"{how} 60 MB") for how in ("says", "asks")}
     with Wire(tmp_path, **servers) as wire:
         wire.initialize(roots={}).use("good")
