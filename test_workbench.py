@@ -1139,7 +1139,7 @@ async def test_a_filtered_tool_can_be_neither_seen_nor_called(
 
 # === Configuration: secrets ===========================================================
 
-TOKEN = "tok-0123456789" * 40  # of a line, 300 characters are shown
+TOKEN = "tok-0123456789" * 1500  # more than is logged of a line
 KEY = "---BEGIN---\nMIIEpAIBAAKC\\ä\n---END---"
 LITERALS = ["env-0123456", "header-0123", "query-01234", "user-012345", "pass-012345"]
 LITERALS += ["again-01234", "typo-012345"]
