@@ -1205,7 +1205,7 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
     async def send(self, item: SessionMessage) -> None:
         await self.transmit(item)
         if isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError):
-            self._open.discard(cast(types.RequestId, item.message.id))
+            self._open.discard(item.message.id)
 
     async def aclose(self) -> None:
         """Nothing: what is behind the streams belongs to the transport."""
@@ -2447,7 +2447,8 @@ async def serve_stdio(server: Server[Any]) -> None:
 
 async def _serve(server: Server[Any], client: Streams) -> None:
     """Serve one client until its messages end."""
-    pending: list[SessionMessage] = []  # that `initialize`
+    # The `initialize` that ended a run, until the next one begins with it.
+    pending: list[SessionMessage] = []
 
     async def messages_of_one_run() -> AsyncIterator[SessionMessage]:
         """The messages up to an `initialize` that comes after `server/discover`."""
