@@ -19,7 +19,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self, cast, get_args
+from typing import Any, NamedTuple, Self, cast, get_args
 
 # === Downstream servers ===============================================================
 #
@@ -46,8 +46,7 @@ def send(message: Mapping[str, Any]) -> None:
 
 
 def refuse(request: dict[str, Any], code: int = -32603) -> None:
-    error = {"code": code, "message": "refused as asked"}
-    send({"id": request["id"], "error": error})
+    send({"id": request["id"], "error": {"code": code, "message": "refused as asked"}})
 
 
 def tool(name: str = "echo", **more: Any) -> dict[str, Any]:
@@ -77,16 +76,13 @@ def page(request: dict[str, Any], last: int) -> dict[str, Any]:
     return {"tools": [tool(f"t{number}")], "nextCursor": str(min(number + 1, last))}
 
 
-Handler = Callable[[dict[str, Any]], dict[str, Any] | None]
-
-
-def serve_raw(*tools: dict[str, Any], **handlers: Handler) -> None:
+def serve_raw(*tools: dict[str, Any], **handlers: Any) -> None:
     """Serve plain JSON-RPC of the older era, without the SDK and its manners.
 
     `handlers` maps methods, with `_` for `/`, to functions from a request to a result;
     None sends nothing. By default `tools/call` answers with the arguments as JSON text.
     """
-    known: dict[str, Handler] = {
+    known: dict[str, Any] = {
         "initialize": lambda _: initialized(listChanged=True),
         "ping": lambda _: {},
         "tools_list": lambda _: {"tools": list(tools)},
@@ -106,10 +102,6 @@ def serve_raw(*tools: dict[str, Any], **handlers: Handler) -> None:
 def plain() -> None:
     """Two tools that answer with their arguments."""
     serve_raw(tool("echo"), tool("other"))
-
-
-def environment(*_: str) -> None:
-    serve_raw(tool("get"), tools_call=lambda _: json_result(dict(os.environ)))
 
 
 def scripted(code: str, *_: str) -> None:
@@ -145,8 +137,7 @@ def noted(notes: str, gate: str = "/") -> None:
             os._exit(7)
         return text_result(str(os.getpid()))
 
-    names = ("pid", "wait", "exit", "answer_and_exit")
-    serve_raw(*map(tool, names), tools_call=call)
+    serve_raw(*map(tool, ("pid", "wait", "exit", "answer_and_exit")), tools_call=call)
 
 
 def changing(capability: str = "listChanged") -> None:
@@ -248,8 +239,7 @@ def changing_sdk() -> None:
 OLDER, MODERN = "2025-11-25", "2026-07-28"
 RESERVED = "io.modelcontextprotocol/"
 CAPABILITIES = f"{RESERVED}clientCapabilities"
-OWN_TOOLS = [tool(name) for name in ("error", "ask", "say", "wait", "rounds", "seen")]
-OWN_TOOLS.append(tool("write"))
+OWN_TOOLS = [*map(tool, ("error", "ask", "say", "wait", "rounds", "seen", "write"))]
 OWN_TOOLS.append(tool("result", outputSchema={"type": "object", "required": ["x"]}))
 
 
@@ -362,7 +352,6 @@ class Eras:
 
 
 def eras(spoken: str, refusal: str = "-32022") -> None:
-    """A server of the eras `spoken`."""
     its: Any = Eras(spoken, int(refusal))
     handlers = {"": its.answered}  # a response has no method
     for name in vars(Eras):
@@ -374,6 +363,7 @@ GARBAGE = b"""\xff\xfe\n\n \r\nlistening\n[]\n7\n{}
 {"jsonrpc": "2.0", "id": %d, "method": 7}
 {"jsonrpc": "2.0", "id": "unknown", "error": {"code": 1, "message": "unasked"}}
 {"jsonrpc": "2.0", "id": 987654321, "result": {}}
+{"jsonrpc": "2.0", "id": %d, "result": {"content": [{"type": "text", "text": "\xff"}]}}
 """
 
 
@@ -415,20 +405,24 @@ def misbehave(what: str, request: dict[str, Any]) -> dict[str, Any]:
         case ["floods", "stderr"]:
             os.write(2, b"a line of a flood that nobody reads\n" * 5_000)
         case ["writes", "garbage"]:
-            os.write(1, GARBAGE % request["id"])
+            os.write(1, GARBAGE % (request["id"], request["id"]))
         case ["writes", "a", "huge", "line"]:
             os.write(2, b"x" * 20_000_000 + b"\n")
         case ["repeats", line, "on", name]:
             Path(f"{os.getpid()}.hangs").touch()
             while True:
                 os.write({"stdout": 1, "stderr": 2}[name], f"{line}\n".encode() * 1000)
-        case ["says" | "asks" as how, "60", "MB"]:
-            for number in range(600):
-                params = {"level": "info", "data": "x", "_meta": {"": "x" * 100_000}}
-                if how == "says":
-                    send({"method": "notifications/message", "params": params})
-                else:
-                    send({"method": "roots/list", "params": params, "id": str(number)})
+        case ["says", "60", "MB"]:
+            for _ in range(600):
+                params = {"level": "info", "data": "x" * 100_000}
+                send({"method": "notifications/message", "params": params})
+            hang()
+        case ["asks", "60", "MB"]:
+            big = {"_meta": {"": "x" * 1_000_000}}
+            for number in range(60):
+                send({"method": "roots/list", "params": big, "id": str(number)})
+            while "error" not in json.loads(sys.stdin.buffer.readline()):
+                pass
             hang()
     return text_result("answered")
 
@@ -520,7 +514,6 @@ class Remote:
         return text_result("released")
 
     async def answer(self, request: dict[str, Any], path: str, stream: Any) -> bytes:
-        """What is sent in answer to a JSON-RPC message."""
         params = request.get("params") or {}
         name = params.get("name") or request.get("method") or request["id"]
         self.calls.append(name)
@@ -594,16 +587,13 @@ if __name__ == "__main__":
 
 import asyncio
 import datetime
-import functools
 import gc
 import http.client
 import itertools
 import logging
-import random
 import tomllib
 import zlib
 import zoneinfo
-from dataclasses import dataclass
 
 import anyio
 import httpx2
@@ -635,7 +625,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def configuration(**servers: dict[str, Any]) -> dict[str, Any]:
+def configuration(**servers: Any) -> dict[str, Any]:
     """A configuration with one toolbox, `box`, of these servers."""
     return {"toolboxes": {"box": {"description": "A box", "mcpServers": servers}}}
 
@@ -644,10 +634,11 @@ def configuration(**servers: dict[str, Any]) -> dict[str, Any]:
 async def connected(
     config: dict[str, Any], mode: str = "legacy", **callbacks: Any
 ) -> AsyncIterator[Client]:
-    """A client of a workbench in this process."""
+    """A client of a workbench in this process, which has 30 seconds for everything."""
     server = workbench.create_server(workbench.parse_config(config, os.environ))
-    async with Client(server, mode=mode, **callbacks) as client:
-        yield client
+    with anyio.fail_after(30):
+        async with Client(server, mode=mode, **callbacks) as client:
+            yield client
 
 
 def command(config: dict[str, Any], folder: Path, *options: str) -> list[str]:
@@ -664,33 +655,36 @@ async def connected_process(
     """A client of a workbench process, whose log is the file `stderr` in the folder."""
     program, *args = command(config, folder, "--verbose")
     parameters = StdioServerParameters(command=program, args=args, env=dict(os.environ))
-    with (folder / "stderr").open("w") as log:
+    with (folder / "stderr").open("w") as log, anyio.fail_after(30):
         process = stdio_client(parameters, errlog=log)
         async with Client(process, mode=mode, **callbacks) as client:
             yield client
 
 
-async def listed(client: Client) -> list[dict[str, Any]]:
-    """The tools of `tools/list` as they are on the wire."""
-    tools = (await client.list_tools()).tools
-    return [each.model_dump(by_alias=True, exclude_none=True) for each in tools]
+BOX: dict[str, Any] = {"toolbox_name": "box"}
+
+
+def dumped(model: Any) -> Any:
+    """A model of the SDK as it is on the wire."""
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+async def listed(client: Client) -> Any:
+    return dumped(await client.list_tools())["tools"]
 
 
 async def open_box(client: Client, tools: Any = None, **more: Any) -> Any:
     """What `open_toolbox` answers for the toolbox `box`, or these tools of it."""
-    arguments = {"toolbox_name": "box", "tools": tools}  # null for no value is all
+    arguments = BOX | {"tools": tools}  # null for no value is all
     result = await client.call_tool("open_toolbox", arguments, **more)
     assert not result.is_error, text(result)
     return json.loads(text(result))
 
 
-async def use(
-    client: Client, server: str, name: str, arguments: Any = None, **options: Any
-) -> types.CallToolResult:
-    """The result of `use_tool` for a tool of the toolbox `box`."""
-    request = {"toolbox_name": "box", "tool_name": f"box__{server}__{name}"}
-    request["arguments"] = arguments  # null for no value is {}
-    return await client.call_tool("use_tool", request, **options)
+async def use(client: Client, server: str, name: str, arguments: Any = None) -> Any:
+    """The result of `use_tool` for a tool of `box`; null for no arguments is {}."""
+    request = BOX | {"tool_name": f"box__{server}__{name}", "arguments": arguments}
+    return await client.call_tool("use_tool", request)
 
 
 def text(result: types.CallToolResult) -> str:
@@ -698,6 +692,14 @@ def text(result: types.CallToolResult) -> str:
     [block] = result.content
     assert isinstance(block, types.TextContent)
     return block.text
+
+
+async def error_of(client: Client, server: str, name: str, given: Any = None) -> str:
+    """Why `use_tool` fails, behind the words that name the tool and the toolbox."""
+    result = await use(client, server, name, given)
+    start = f"Error executing tool 'box__{server}__{name}' in toolbox 'box': "
+    assert result.is_error and text(result).startswith(start)
+    return text(result).removeprefix(start)
 
 
 def is_alive(pid: int) -> bool:
@@ -719,6 +721,11 @@ async def until(condition: Callable[[], bool], seconds: float = 5) -> None:
 PIPE = subprocess.PIPE
 HANDSHAKE: dict[str, Any] = {"protocolVersion": OLDER, "capabilities": {}}
 HANDSHAKE["clientInfo"] = {"name": "wire", "version": "1"}
+
+
+def request_bytes(method: str, params: dict[str, Any], number: int = 7) -> bytes:
+    message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+    return json.dumps(message, ensure_ascii=False).encode()
 
 
 class Wire:
@@ -766,9 +773,7 @@ class Wire:
     def begin(self, method: str, **params: Any) -> int:
         """Send a request; its id."""
         self.last_id += 1
-        request = {"jsonrpc": "2.0", "id": self.last_id, "method": method}
-        request["params"] = params
-        self.write(json.dumps(request, ensure_ascii=False).encode() + b"\n")
+        self.write(request_bytes(method, params, self.last_id) + b"\n")
         return self.last_id
 
     def answer(self, request: int) -> dict[str, Any]:
@@ -786,8 +791,7 @@ class Wire:
         return self
 
     def begin_use(self, server: str, name: str = "echo", **arguments: Any) -> int:
-        given: Any = {"toolbox_name": "box", "tool_name": f"box__{server}__{name}"}
-        given["arguments"] = arguments
+        given = BOX | {"tool_name": f"box__{server}__{name}", "arguments": arguments}
         return self.begin("tools/call", name="use_tool", arguments=given)
 
     def text(self, request: int) -> str:
@@ -919,12 +923,10 @@ def test_a_bad_configuration_is_reported_whole(case: str) -> None:
 
 def test_what_is_ignored_is_warned_about_unless_it_is_meant_to_be() -> None:
     server = {"command": "x", "timeout": 1, "autoApprove": ["${"], "_x": "${"}
-    data = configuration(s=server)
-    box = data["toolboxes"]["box"]
-    box["mcpServers"]["off"] = {"command": "${UNSET}", "disabled": True}
-    box["mcpServers"]["_comment"] = [1]
-    box["mcpServers"]["_was"] = {"env": {"A": "${TOKEN}"}}
-    box["_comment"] = box["icon"] = "${UNSET}"
+    off = {"command": "${UNSET}", "disabled": True}
+    was = {"env": {"A": "${TOKEN}"}}
+    data = configuration(s=server, off=off, _was=was, _comment=[1])
+    data["toolboxes"]["box"].update(_comment="${UNSET}", icon="${UNSET}")
     data.update(_comment="${", mcpServers={}, toolMode="proxy")
     config = workbench.parse_config(data, {})
     servers = {"s": workbench.ServerConfig("stdio", command="x")}
@@ -951,7 +953,7 @@ CLIENT_FILES = """
 { // as in "http://", and with a\u00a0no-break space
   "inputs": [{"type": "promptString", "id": "key", "password": true},],
   "servers": {"a": {"type": "http", "url": "https://a//,}/*b*/", /* { "x": */
-    "headers": {"A": "Bearer ${input:key}"}},}}
+    "headers": {"A": "Bearer ${input:key}"}},}} /**/
 > a: http https://a//,}/*b*/ Bearer ${input:key}
 > ! servers.a.headers.A
 === Zed: settings.json
@@ -962,6 +964,7 @@ CLIENT_FILES = """
 [mcp_servers.a]
 command = "npx"
 enabled_tools = ["r*"]
+since = 2026-11-22
 disabled_tools = ["rm"]
 env = { K = "k" }
 [mcp_servers.a.tools.read]
@@ -1194,9 +1197,10 @@ async def why_it_fails(server: dict[str, Any]) -> str:
 def test_only_what_may_be_secret_is_masked(tmp_path: Path) -> None:
     variables = {"SHORT": "1234567", "FILE": str(tmp_path), "UNUSED": "unused-00"}
     args = ["literal-0", "${SHORT}", "${FILE}", "${NO:-default-0}", "${TOKEN}"]
-    data = configuration(s={"command": "x", "args": args, "env": {"BLANK": " " * 8}})
+    env = {"BLANK": " " * 8, "INPUT": "${input:key}"}
+    data = configuration(s={"command": "x", "args": args, "env": env})
     config = workbench.parse_config(data, {**variables, "TOKEN": TOKEN})
-    told = f"literal-0 unused-00{' ' * 8}1234567 {tmp_path} default-0"
+    told = f"literal-0 unused-00{' ' * 8}1234567 {tmp_path} default-0 ${{input:key}}"
     assert config.mask(f"{told} {TOKEN}") == f"{told} ***"
 
 
@@ -1267,8 +1271,7 @@ async def at_once(count: int, call: Callable[[], Any]) -> list[Any]:
     return await asyncio.gather(*(call() for _ in range(count)))
 
 
-BOX = {"toolbox_name": "box"}
-ECHO: dict[str, Any] = BOX | {"tool_name": "box__a__echo"}
+ECHO = BOX | {"tool_name": "box__a__echo"}
 MISSING = {"command": "no-such-command"}
 DEFAULT_HINTS = {"readOnlyHint": False, "destructiveHint": True}
 DEFAULT_HINTS |= {"idempotentHint": False, "openWorldHint": True}
@@ -1308,14 +1311,17 @@ async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
     )
 
 
-async def test_a_failing_server_costs_only_itself(tmp_path: Path) -> None:
+async def test_a_failing_server_costs_only_itself(
+    tmp_path: Path, monkeypatch: Monkey
+) -> None:
     folder = tmp_path / "later"
     config = configuration(a=entry("plain"), b=entry("plain", cwd=str(folder)))
     async with connected(config) as client:
+        monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)  # counts when one is up
         first = await open_box(client)
+        monkeypatch.undo()
         assert first["servers_connected"] == 1
-        failed = await use(client, "b", "echo")
-        assert failed.is_error and first["servers_failed"]["b"] in text(failed)
+        assert first["servers_failed"]["b"] in await error_of(client, "b", "echo")
         assert await open_box(client) == first
         folder.mkdir()
         assert text(await use(client, "b", "echo", {"x": 1})) == '{"x": 1}'
@@ -1331,8 +1337,7 @@ async def test_where_all_servers_fail_nothing_is_left_running(
     pids = tmp_path / "pids"
     silent = {"command": "sh", "args": ["-c", f"echo $$ >> {pids}; exec sleep 600"]}
     async with connected(configuration(x=MISSING, silent=silent)) as client:
-        open_it = functools.partial(client.call_tool, "open_toolbox", BOX)
-        for result in await at_once(2, open_it):
+        for result in await at_once(2, lambda: client.call_tool("open_toolbox", BOX)):
             assert result.is_error
             assert "no-such-command" in text(result)
             assert "no answer within 1 seconds" in text(result)
@@ -1355,17 +1360,17 @@ async def test_an_open_waits_for_the_first_server_and_names_those_that_still_sta
     note = "Still starting: slow. Call open_toolbox again to get their tools."
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
     async with connected(configuration(slow=slow, fast=entry("plain"))) as client:
-        with anyio.fail_after(20):
-            answers = await at_once(2, functools.partial(open_box, client))
-            answers.append(await open_box(client))
-            monkeypatch.setattr(workbench, "ANSWER_TIMEOUT", 0.3)
-            answers.append(await open_box(client, "slow__*"))
-            early = await use(client, "slow", "pid")
+        answers = await at_once(2, lambda: open_box(client))
+        answers.append(await open_box(client))
+        monkeypatch.setattr(workbench, "ANSWER_TIMEOUT", 0.3)
+        answers.append(await open_box(client, ["slow__*", "no__*"]))
+        assert "still starting" in await error_of(client, "slow", "pid")
         for answer in answers:
-            assert answer["servers_connecting"] == ["slow"] and answer["note"] == note
+            assert answer["servers_connecting"] == ["slow"]
+            assert answer["note"].startswith(note)
             assert {each["source_server"] for each in answer["tools"]} <= {"fast"}
         assert [each["servers_connected"] for each in answers] == [1, 1, 1, 0]
-        assert early.is_error and "still starting" in text(early)
+        assert ["no__*" in each["note"] for each in answers] == [False] * 3 + [True]
         monkeypatch.setattr(workbench, "ANSWER_TIMEOUT", 30)
         gate.touch()
         pid = int(text(await use(client, "slow", "pid")))
@@ -1379,13 +1384,12 @@ async def test_a_failed_open_does_not_end_another(tmp_path: Path, mode: str) -> 
     gate, end = tmp_path / "gate", tmp_path / "end"
     failing = runs(f"while not os.path.exists({str(end)!r}): time.sleep(0.01)")
     a = entry("noted", notes, gate, cwd=str(folder))
-    config = configuration(a=a, b=failing, c=MISSING)
     settled: list[Any] = []
 
     async def on_progress(*progress: Any) -> None:
         settled.append(progress)
 
-    async with connected(config, mode) as client:
+    async with connected(configuration(a=a, b=failing, c=MISSING), mode) as client:
         part = open_box(client, ["a__*", "b__*"], progress_callback=on_progress)
         first = asyncio.ensure_future(part)
         await until(lambda: len(settled) == 1)
@@ -1458,10 +1462,9 @@ async def test_a_part_starts_and_counts_only_servers_it_needs(tmp_path: Path) ->
         assert not notes.exists()
         any_servers = await shown_names(client, ["pid", "other"])
         assert any_servers == ["box__o__pid", "box__a__other"]
-        whole = await open_box(client)
         nothing: Any
         for nothing in ([], "", "[]"):
-            assert await open_box(client, nothing) == whole
+            assert await open_box(client, nothing) == await open_box(client)
 
 
 async def test_what_matches_nothing_is_named_in_a_short_note() -> None:
@@ -1541,7 +1544,8 @@ async def test_use_tool_starts_once_the_one_server_it_needs(tmp_path: Path) -> N
 
 async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
     not_found = "Toolbox 'no' not found. Available toolboxes: box, shut"
-    config = configuration(archive=entry("plain"), b=entry("plain"))
+    archive = entry("plain", excludeTools=["other"])
+    config = configuration(archive=archive, b=entry("plain"))
     config["toolboxes"]["shut"] = config["toolboxes"]["box"]
     async with connected(config) as client:
         result = await client.call_tool("open_toolbox", {"toolbox_name": "no"})
@@ -1551,7 +1555,7 @@ async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
             ("box", "box__a__", "{toolbox}__{server}__{tool}"),
             ("box", "shut__a__echo", "'shut'"),
             ("box", "box__c__echo", "archive, b"),
-            ("box", "box__archive__ecoh", "box__archive__echo"),
+            ("box", "box__archive__ecoh", " mean box__archive__echo?"),
             ("box", "archive__ecoh", "box__archive__echo"),
             ("box", "echo", "box__archive__echo?"),
         ):
@@ -1752,8 +1756,7 @@ async def test_the_end_of_a_server_with_a_child_is_noticed(
 if not (child := os.fork()):
     time.sleep(600)
 note({str(children)!r}, child)
-noted({str(notes)!r})
-"""
+noted({str(notes)!r})"""
     async with opened(a=runs(forking)) as client:
         with anyio.fail_after(10):
             told = "exited.*status 7.*first words.*last words"
@@ -1772,11 +1775,7 @@ async def test_only_a_server_that_ends_when_it_is_probed_is_started_once_more(
     picky, failing = tmp_path / "picky", tmp_path / "failing"
     wants_initialize = f"""
 note({str(picky)!r}, os.getpid())
-request = json.loads(sys.stdin.buffer.readline())
-if request["method"] != "initialize":
-    sys.exit("expected initialize")
-send({{"id": request["id"], "result": initialized()}})
-serve_raw(tool())"""
+serve_raw(tool(), server_discover=lambda _: sys.exit("expected initialize"))"""
     fails = {"command": "sh", "args": ["-c", f"echo $$ >> {failing}; exit 3"]}
     says_it = """
 method = json.loads(sys.stdin.buffer.readline())["method"]
@@ -1819,9 +1818,8 @@ async def changed(client: Client) -> list[dict[str, Any]]:
 
 
 async def shows(client: Client, *tools: dict[str, Any]) -> None:
-    with anyio.fail_after(20):
-        while await changed(client) != list(tools):
-            await anyio.sleep(0.01)
+    while await changed(client) != list(tools):
+        await anyio.sleep(0.01)
 
 
 async def test_a_process_is_listed_again_only_after_a_change() -> None:
@@ -1857,10 +1855,9 @@ async def test_an_open_waits_for_one_listing_only(monkeypatch: Monkey) -> None:
     """Even where each of them is out of date when it comes."""
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 1000)
     async with opened(a=entry("changing")) as client:
-        with anyio.fail_after(20):
-            await become(client, tool("x"), seconds=0.05, meanwhile=[[tool("x")]] * 500)
-            for _ in range(3):
-                assert await changed(client) == [tool("x")]
+        await become(client, tool("x"), seconds=0.1, meanwhile=[[tool("x")]] * 500)
+        for _ in range(3):
+            assert await changed(client) == [tool("x")]
 
 
 async def test_only_an_unknown_name_waits_for_a_refresh(monkeypatch: Monkey) -> None:
@@ -1870,11 +1867,10 @@ async def test_only_an_unknown_name_waits_for_a_refresh(monkeypatch: Monkey) -> 
         await become(client, tool("z"), seconds=0.1)
         assert await changed(client) == [tool("z")]
         await become(client, tool("x"), fault="silence")
-        with anyio.fail_after(20):
-            monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 1000)
-            assert not (await use(client, "a", "listings")).is_error
-            monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
-            used, tools = await asyncio.gather(use(client, "a", "x"), changed(client))
+        monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 1000)
+        assert not (await use(client, "a", "listings")).is_error
+        monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
+        used, tools = await asyncio.gather(use(client, "a", "x"), changed(client))
         assert used.is_error and tools == [tool("z")]
 
 
@@ -1895,11 +1891,10 @@ async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) 
 async def test_a_death_during_a_refresh_goes_unnoticed(monkeypatch: Monkey) -> None:
     async with opened(a=entry("changing")) as client:
         monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 1000)
-        with anyio.fail_after(20):
-            await become(client, tool("x"), fault="exit")
-            assert await changed(client) == []
-            await become(client, tool("x"), fault="exit")
-            assert "has no tool 'x'" in text(await use(client, "a", "x"))
+        await become(client, tool("x"), fault="exit")
+        assert await changed(client) == []
+        await become(client, tool("x"), fault="exit")
+        assert "has no tool 'x'" in text(await use(client, "a", "x"))
         assert text(await use(client, "a", "listings")) == "1"
 
 
@@ -1928,8 +1923,7 @@ async def test_a_change_is_logged_with_its_counts_and_not_told_to_the_client(
     assert log.record_tuples.count(("workbench", logging.INFO, received)) == 2
     supported = "Server supports tool change notifications: box/a"
     assert ("workbench", logging.DEBUG, supported) in log.record_tuples
-    counts = re.findall("INFO .*box/a.*3 added.*2 removed.*1 modified", log.text)
-    assert len(counts) == 1
+    [_] = re.findall("INFO .*box/a.*3 added.*2 removed.*1 modified", log.text)
     assert ear.heard == []
 
 
@@ -1961,8 +1955,7 @@ eras(MODERN)"""
     async with opened("auto", a=a, b=b):
         await until(lambda: ended.exists() and len(noted_pids(ended)) == 5)
     assert len(noted_pids(refused)) == 1
-    moments = noted_pids(ended)
-    pauses = [late - early for early, late in itertools.pairwise(moments)]
+    pauses = [late - early for early, late in itertools.pairwise(noted_pids(ended))]
     assert all(pauses[n] > 0.016e9 * 2**n for n in range(4)), pauses  # nanoseconds
 
 
@@ -1978,17 +1971,16 @@ ERRORS: list[tuple[dict[str, Any], str]] = [  # and how they are told
 
 async def test_an_error_of_the_server_is_told_and_its_data_have_no_power() -> None:
     """The call is neither repeated nor, whatever the code, taken for a death."""
-    start = "Error executing tool 'box__a__error' in toolbox 'box': "
     async with opened(a=OWN_SERVERS["older"]) as client:
         for error, told in ERRORS:
-            result = await use(client, "a", "error", error)
-            assert result.is_error and text(result).startswith(start)
-            assert text(result).endswith(told)
+            assert (await error_of(client, "a", "error", error)).endswith(told)
         assert (await answer_of(client, "seen"))["calls"] == len(ERRORS) + 1
 
 
 @ERAS
-async def test_an_error_that_addresses_the_client_passes_through(mode: str) -> None:
+async def test_an_error_that_addresses_the_client_passes_through(
+    mode: str, server: Remote
+) -> None:
     """Such is any error of a retry."""
     error = {"code": -32602, "message": "client, act", "data": {"x": [None]}}
     retries: list[Any] = [{"requestState": "s"}, {"inputResponses": {"a": ROOTS}}]
@@ -1999,6 +1991,9 @@ async def test_an_error_that_addresses_the_client_passes_through(mode: str) -> N
         for code in (-32042, -32021):
             error["code"] = code
             assert await raw_call(client, "error", error) == {"error": error}
+    server.answers["refused"] = response(400, {"id": 1, "error": error})
+    async with opened(mode, a=server.at()) as client:
+        assert await raw_call(client, "refused") == {"error": error}
 
 
 SPOILT_ANSWERS = {
@@ -2014,14 +2009,12 @@ SPOILT_ANSWERS = {
 @pytest.mark.parametrize(("mode", "server"), [("legacy", "older"), ("auto", "modern")])
 async def test_a_spoilt_answer_is_an_error_of_the_call(mode: str, server: str) -> None:
     """It names the field."""
-    start = "Error executing tool 'box__a__write' in toolbox 'box': "
     async with opened(mode, a=OWN_SERVERS[server]) as client:
         for spoilt, field in SPOILT_ANSWERS.items():
             line = f'{{{spoilt}"id": ID, "jsonrpc": "2.0"}}'
             with anyio.fail_after(5):
-                result = await use(client, "a", "write", {"line": line})
-            assert result.is_error and text(result).startswith(start)
-            assert f"{field}: " in text(result), spoilt
+                told = await error_of(client, "a", "write", {"line": line})
+            assert f"{field}: " in told, spoilt
         assert (await answer_of(client, "seen"))["calls"] == len(SPOILT_ANSWERS) + 1
 
 
@@ -2068,10 +2061,6 @@ LOGS = [
 ]
 
 
-def dumped(model: Any) -> Any:
-    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
 class Ear:
     """A client's callbacks, of those with `able` in their names, and all they heard.
 
@@ -2114,14 +2103,12 @@ class Ear:
 
 async def raw_call(client: Client, tool: str, given: Any = None, **params: Any) -> Any:
     """The wire result of a tool of `a` without what is in all of 2026, or the error."""
-    names = {"toolbox_name": "box", "tool_name": f"box__a__{tool}"}
-    params["name"] = "use_tool"
-    params["arguments"] = names | {"arguments": given or {}}
+    names = BOX | {"tool_name": f"box__a__{tool}"}
+    params |= {"name": "use_tool", "arguments": names | {"arguments": given or {}}}
     request = types.Request[Any, str](method="tools/call", params=params)
     kind: Any = TypeAdapter(dict[str, Any])
     try:
-        with anyio.fail_after(30):
-            result = await client.session.send_request(request, kind)
+        result = await client.session.send_request(request, kind)
     except MCPError as error:
         return {"error": dumped(error.error)}
     result.pop("resultType", None)
@@ -2136,17 +2123,13 @@ async def answer_of(client: Client, tool: str, given: Any = None, **more: Any) -
     return json.loads(result["content"][0]["text"])
 
 
-@asynccontextmanager
-async def hearing(
-    mode: str, ear: Ear, folder: Path | None = None, **servers: Any
-) -> AsyncIterator[Client]:
+def hearing(mode: str, ear: Ear, folder: Path | None = None, **servers: Any) -> Any:
     """A client with an ear; one of 2026, given a folder, is that of a process."""
-    connect: Any = connected
+    config = configuration(**servers)
     # In memory it would send no cancelling, and hear of no progress.
     if folder is not None and mode == "auto":
-        connect = functools.partial(connected_process, folder=folder)
-    async with connect(configuration(**servers), mode=mode, **ear.callbacks) as client:
-        yield client
+        return connected_process(config, folder, mode, **ear.callbacks)
+    return connected(config, mode, **ear.callbacks)
 
 
 OWN_SERVERS = {
@@ -2159,13 +2142,15 @@ PAIRS = [("legacy", "both"), ("auto", "both"), ("legacy", "modern"), ("auto", "o
 in_all_pairs = pytest.mark.parametrize(("mode", "server"), PAIRS)
 
 
-async def test_a_server_of_the_newer_era_may_refuse_initialize_in_four_ways() -> None:
-    servers = {}
+async def test_a_server_of_the_newer_era_may_refuse_initialize_in_five_ways() -> None:
+    answers = "answer(request, initialized() | {'protocolVersion': MODERN})"
+    initialize = f"Eras.initialize = lambda _, request: {answers}; eras(MODERN)"
+    servers = {"answers": runs(initialize)}
     for code in (-32022, -32601, -32600, -32602, -32603):
         servers[str(code)] = entry("eras", MODERN, code)
     async with connected(configuration(**servers)) as client:
         answer = await open_box(client)
-    assert answer["servers_connected"] == 4
+    assert answer["servers_connected"] == 5
     assert "refused as asked" in answer["servers_failed"]["-32603"]
 
 
@@ -2243,23 +2228,20 @@ async def test_progress_comes_in_order_under_the_callers_token_before_the_result
 
 @ERAS
 async def test_cancelled_calls_leave_nothing_behind(mode: str, tmp_path: Path) -> None:
-    moments = random.Random(4)
-
     async def call(number: int) -> None:
-        with anyio.move_on_after(moments.uniform(0, 0.3)):
+        with anyio.move_on_after(number * 37 % 100 * 0.003):  # seconds, in no order
             await raw_call(client, "wait", {"number": number})
 
     async with hearing(mode, Ear(), tmp_path, a=OWN_SERVERS["both"]) as client:
         await open_box(client)
         before = len(asyncio.all_tasks())
         seen = await answer_of(client, "seen")
-        with anyio.fail_after(30):
-            while not seen["started"]:
-                await asyncio.gather(*map(call, range(100)))
-                seen = await answer_of(client, "seen")
-            while sorted(seen["started"]) != sorted(seen["cancelled"]):
-                seen = await answer_of(client, "seen")
-            await until(lambda: len(asyncio.all_tasks()) <= before)
+        while not seen["started"]:
+            await asyncio.gather(*map(call, range(100)))
+            seen = await answer_of(client, "seen")
+        while sorted(seen["started"]) != sorted(seen["cancelled"]):
+            seen = await answer_of(client, "seen")
+        await until(lambda: len(asyncio.all_tasks()) <= before)
 
 
 MESSAGE = {"role": "user", "content": PARIS}
@@ -2326,28 +2308,25 @@ def asking(answer: Any) -> dict[str, Any]:
 async def test_a_client_of_2026_answers_the_rounds_of_its_call_itself() -> None:
     """Its retries carry the responses and the state down to the server."""
     ear = Ear()
+    answers = {"who": ACCEPTED}
     given = {"rounds": [asking(ACCEPTED), {}, asking(ACCEPTED)]}
     async with hearing("auto", ear, a=OWN_SERVERS["modern"]) as client:
-        result = await use(client, "a", "rounds", given)
+        assert json.loads(text(await use(client, "a", "rounds", given))) == answers
         seen = await answer_of(client, "seen")
-    answers = {"who": ACCEPTED}
-    assert json.loads(text(result)) == answers
     assert seen["responses"] == [None, answers, None, answers]
     assert [each["message"] for each in ear.heard] == ["Who?", "Who?"]
 
 
 async def test_a_round_that_cannot_be_answered_is_an_error_of_the_call() -> None:
-    start = "Error executing tool 'box__a__rounds' in toolbox 'box': .*"
     for able, round_of, why in (
         ("roots", asking(ACCEPTED), "elicitation"),
         ("", asking(ASLEEP), "Asleep"),
         ("", {"inputRequests": {"x": {"method": "no/such"}}}, "not valid MCP: "),
     ):
         async with hearing("legacy", Ear(able), a=OWN_SERVERS["modern"]) as client:
-            result = await use(client, "a", "rounds", {"rounds": [{}, round_of]})
+            told = await error_of(client, "a", "rounds", {"rounds": [{}, round_of]})
             seen = await answer_of(client, "seen")
-        assert result.is_error and re.match(start + why, text(result))
-        assert seen["responses"] == [None, None]
+        assert why in told and seen["responses"] == [None, None]
 
 
 def test_an_invalid_answer_of_a_client_is_an_error_of_the_call(tmp_path: Path) -> None:
@@ -2367,13 +2346,12 @@ async def test_a_question_ends_with_its_call(is_dead: bool) -> None:
     async with hearing("legacy", ear, a=OWN_SERVERS["modern"]) as client:
         pid = (await answer_of(client, "seen"))["pid"]
         call = asyncio.ensure_future(use(client, "a", "rounds", given))
-        with anyio.fail_after(20):
-            await ear.asked.wait()
-            if is_dead:
-                os.kill(pid, signal.SIGKILL)
-                assert "SIGKILL" in text(await call)
-            call.cancel()
-            await ear.withdrawn.wait()
+        await ear.asked.wait()
+        if is_dead:
+            os.kill(pid, signal.SIGKILL)
+            assert "SIGKILL" in text(await call)
+        call.cancel()
+        await ear.withdrawn.wait()
         assert ((await answer_of(client, "seen"))["pid"] != pid) == is_dead
 
 
@@ -2437,8 +2415,7 @@ async def test_changed_roots_are_told_to_every_server_that_is_up_and_older() -> 
     older, newer = OWN_SERVERS["older"], OWN_SERVERS["modern"]
     async with hearing("legacy", ear, x=MISSING, a=newer, b=older, c=older) as client:
         await open_box(client)
-        changed = types.RootsListChangedNotification()
-        await client.session.send_notification(changed)
+        await client.session.send_notification(types.RootsListChangedNotification())
         await until(lambda: len(ear.heard) == 2)
         await answer_of(client, "seen")  # what `a` had said would have come before it
     assert [each["params"]["data"] for each in ear.heard] == ["roots changed"] * 2
@@ -2465,23 +2442,23 @@ async def test_an_older_client_gets_logs_from_the_level_it_sets(log: Logs) -> No
 async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) -> None:
     for name in ("TOKEN", "ARG", "OFF", "NOTE", "TYPO", "BOX"):
         monkeypatch.setenv(f"WB_{name}", "x")
+    get = "serve_raw(tool('get'), tools_call=lambda _: json_result(dict(os.environ)))"
     config = configuration(
-        named=entry("environment", env={"WB_TOKEN": "${WB_TOKEN}", "HOME": "/its"}),
-        renamed=entry("environment", env={"WB_OTHER": "${WB_TOKEN:-}"}),
-        argument=entry("environment", "${env:WB_ARG} ${HOME} ${PATH}"),
-        off=entry("environment", "${WB_OFF}", disabled=True),
-        none=entry("environment", _note="${WB_NOTE}"),
+        named=entry("scripted", get, env={"WB_TOKEN": "${WB_TOKEN}", "HOME": "/its"}),
+        renamed=entry("scripted", get, env={"WB_OTHER": "${WB_TOKEN:-}"}),
+        argument=entry("scripted", get, "${env:WB_ARG} ${HOME} ${PATH}"),
+        off=entry("scripted", get, "${WB_OFF}", disabled=True),
+        none=entry("scripted", get, _note="${WB_NOTE}"),
         misspelt=entry("plain", environment={"X": "${WB_TYPO}"}),
     )
     config["toolboxes"]["box"]["description"] = "Box ${WB_BOX}"
-    expected: dict[str, set[str]] = {"argument": set(), "none": set()}
-    expected |= {"named": {"WB_TOKEN"}, "renamed": {"WB_OTHER"}}
+    expected = {"named": "WB_TOKEN", "renamed": "WB_OTHER", "argument": "", "none": ""}
     async with connected(config) as client:
         for server, its_own in expected.items():
             variables = json.loads(text(await use(client, server, "get")))
             assert variables.keys() >= {"HOME", "PATH"}
             seen = {name for name in variables if name.startswith("WB_")}
-            assert seen == its_own | {"WB_NOTE"}  # for a comment refers to nothing
+            assert seen == {"WB_NOTE", *its_own.split()}  # a comment refers to nothing
             assert (variables["HOME"] == "/its") == (server == "named")
 
 
@@ -2496,7 +2473,7 @@ FAULTS = {  # when a server does what wrong: what a call answers (a pattern), if
     ("initialize", "answers nonsense"): "not seen the call: .*not valid.*capabilities",
     ("tools_call", "asks and exits"): "^Error executing tool .*exited with status 3",
     ("tools_call", "closes stdout"): "^Error executing tool",
-    ("tools_call", "writes garbage"): "^answered$",
+    ("tools_call", "writes garbage"): "^\ufffd$",
     ("tools_call", "writes a huge line"): "^answered$",
     ("start", "hangs"): "",
     ("initialize", "hangs"): "",
@@ -2568,13 +2545,10 @@ async def server(monkeypatch: Monkey) -> AsyncIterator[Remote]:
     server.listener.close()
 
 
-@asynccontextmanager
-async def opened_at(server: Remote, *names: str, **more: Any) -> AsyncIterator[Client]:
+def opened_at(server: Remote, *names: str, **more: Any) -> Any:
     """A client with an open box of this server at several paths, which name it."""
     servers = {name: server.at(f"/{name}", **more) for name in names}
-    with anyio.fail_after(30):
-        async with opened(**servers) as client:
-            yield client
+    return opened(**servers)
 
 
 async def test_a_remote_server_announces_changes_in_both_eras(log: Logs) -> None:
@@ -2583,9 +2557,8 @@ async def test_a_remote_server_announces_changes_in_both_eras(log: Logs) -> None
             log.clear()
             async with opened(mode, a=remote(port)) as client:
                 assert text(await use(client, "a", "era")) == version
-                with anyio.fail_after(20):  # its stream may not be open at once
-                    while "1 added" not in log.text:
-                        await become(client, tool(mode))
+                while "1 added" not in log.text:  # its stream may not be open at once
+                    await become(client, tool(mode))
 
 
 async def test_a_remote_result_may_have_megabytes(server: Remote) -> None:
@@ -2595,8 +2568,7 @@ async def test_a_remote_result_may_have_megabytes(server: Remote) -> None:
     async with opened_at(server, "mcp", "stream", "sse") as client:
         for name in ("mcp", "stream"):
             assert len(text(await use(client, name, "5 MB"))) == 5_000_000
-        failed = await use(client, "sse", "5 MB")
-        assert failed.is_error and "1,048,576 bytes" in text(failed)
+        assert "1,048,576 bytes" in await error_of(client, "sse", "5 MB")
         assert len(text(await use(client, "sse", "1 MB"))) == 1_000_000
 
 
@@ -2623,10 +2595,19 @@ async def test_a_remote_call_may_be_silent(server: Remote, monkeypatch: Monkey) 
             assert tcp.getsockopt(socket.IPPROTO_TCP, option) == value
         return response
 
+    async def say_half(request: dict[str, Any], stream: Any) -> bytes:
+        answer = response(200, {"id": request["id"], "result": text_result("slow")})
+        stream.write(answer[:-1])
+        await anyio.sleep(3 * workbench.HTTP_TIMEOUT)
+        return answer[-1:]
+
     monkeypatch.setattr(httpx2.AsyncClient, "send", watch)
+    server.answers["slow"] = say_half
     async with opened_at(server, "mcp", "sse") as client:
-        assert text(await use(client, "mcp", "ok")) == "ok"
-        assert text(await use(client, "sse", "ok")) == "ok"
+        for name in ("mcp", "sse"):
+            assert text(await use(client, name, "ok")) == "ok"
+        monkeypatch.setattr(workbench, "HTTP_TIMEOUT", 0.1)
+        assert text(await use(client, "mcp", "slow")) == "slow"
 
 
 # What a request that fails in one of these ways is told with, as a pattern. A server
@@ -2639,7 +2620,7 @@ REFUSED = {
     "events": "HTTP 500",
     "full": r"session 7 is +full.* \(HTTP 400",
     "elsewhere": "HTTP 307",
-    "page": "HTTP (302|405)",
+    "page": "HTTP 302",
     "loop": "HTTP 308",
     "html": "text/html",
 }
@@ -2692,9 +2673,8 @@ async def test_a_request_that_fails_costs_only_its_own_call(server: Remote) -> N
         for fault, why in REFUSED.items():
             if fault == "404":
                 continue  # it means that the session is lost
-            failed = text(await use(client, "a", fault))
-            start = f"Error executing tool 'box__a__{fault}' in toolbox 'box': "
-            assert re.fullmatch(f"{start}.*{why}.*", failed), failed
+            failed = await error_of(client, "a", fault)
+            assert re.fullmatch(f".*{why}.*", failed), failed
             is_known = fault in ("401", "403", "full", "elsewhere", "page", "loop")
             assert ("not repeated" in failed) != is_known
             assert ("answered with error" in failed) == (fault == "full")
@@ -2708,8 +2688,7 @@ async def test_a_request_that_fails_costs_only_its_own_call(server: Remote) -> N
 async def test_a_failure_over_sse_is_told_and_mended(server: Remote) -> None:
     async with opened(a=server.at("/sse")) as client:
         for fault in ("500", "closed"):
-            failed = text(await use(client, "a", fault))
-            assert re.search(f"^Error.*{REFUSED[fault]}", failed)
+            assert re.match(f".*{REFUSED[fault]}", await error_of(client, "a", fault))
             assert text(await use(client, "a", "ok")) == "ok"
         calling = asyncio.ensure_future(use(client, "a", "wait"))
         await until(lambda: "wait" in server.calls)
@@ -2743,15 +2722,15 @@ async def test_an_event_is_read_while_the_stream_is_open(how: str, server: Any) 
 
 async def test_a_spoilt_answer_is_no_silence_over_any_transport(server: Remote) -> None:
     """An error of the call, or for half a surrogate pair another character."""
-    half = text_result("a\ud83d, 😀")
+    half = text_result("a\ud83d, \ude00😀")
     server.answers.update(neither=None, half=half)
     async with opened_at(server, "mcp", "stream", "sse") as client:
         for name in ("mcp", "stream", "sse"):
             assert "not valid MCP" in text(await use(client, name, "neither"))
-            assert text(await use(client, name, "half")) == "a\ufffd, 😀"
+            assert text(await use(client, name, "half")) == "a\ufffd, \ufffd😀"
     local = runs(f"serve_raw(tool('half'), tools_call=lambda _: {half})")
     async with opened(local=local) as client:
-        assert text(await use(client, "local", "half")) == "a\ufffd, 😀"
+        assert text(await use(client, "local", "half")) == "a\ufffd, \ufffd😀"
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
@@ -2768,7 +2747,7 @@ async def test_a_call_whose_events_can_be_resumed_ends_when_its_server_stays_dea
 
     server.answers["die"] = die
     async with opened_at(server, "mcp") as client:
-        assert "Error executing tool" in text(await use(client, "mcp", "die"))
+        assert await error_of(client, "mcp", "die")
 
 
 async def test_a_server_without_a_get_stream_is_listed_anew(server: Remote) -> None:
@@ -2808,8 +2787,7 @@ async def test_a_remote_server_gets_the_answer_to_its_question(server: Remote) -
     answered = asyncio.get_running_loop().create_future()
     server.answers.update(ask=ask, question=take)
     async with hearing("legacy", Ear(), a=server.at()) as client:
-        with anyio.fail_after(20):
-            assert json.loads(text(await use(client, "a", "ask"))) == ACCEPTED
+        assert json.loads(text(await use(client, "a", "ask"))) == ACCEPTED
 
 
 async def test_a_json_body_is_the_answer_whatever_its_id(server: Remote) -> None:
@@ -2841,13 +2819,12 @@ async def test_a_question_ends_with_its_remote_call(end: str, server: Remote) ->
     ear = Ear()
     async with hearing("legacy", ear, a=server.at()) as client:
         call = asyncio.ensure_future(use(client, "a", "ask"))
-        with anyio.fail_after(20):
-            await ear.asked.wait()
-            if end == "cancelled":
-                call.cancel()
-            else:
-                assert (text(await call) == "answered") == (end == "answered")
-            await ear.withdrawn.wait()
+        await ear.asked.wait()
+        if end == "cancelled":
+            call.cancel()
+        else:
+            assert (text(await call) == "answered") == (end == "answered")
+        await ear.withdrawn.wait()
 
 
 async def test_a_forgotten_session_is_replaced(server: Remote) -> None:
@@ -2873,6 +2850,7 @@ async def test_a_session_of_a_tools_own_is_no_session_of_ours(server: Remote) ->
     server.answers.update(browse=browse, mute=response(400))
     server.answers["down"] = response(500, "There is no session store")
     refusals = [(400, response(202)), (404, response(202)), (400, response(400))]
+    refusals.append((404, b""))  # the ping is not answered
     async with opened(a=server.at()) as client:
         for status, server.answers["ping"] in refusals:
             told = text(await use(client, "a", "browse"))
@@ -2881,7 +2859,7 @@ async def test_a_session_of_a_tools_own_is_no_session_of_ours(server: Remote) ->
             server.answers["ping"] = server.answers[name]
             assert "HTTP " in text(await use(client, "a", name))
             assert server.calls.count(name) == 1
-    assert server.calls.count("browse") == 3
+    assert server.calls.count("browse") == 4
     assert server.calls.count("initialize") == 1
 
 
@@ -3041,8 +3019,7 @@ MEDIA_TYPES = {"Content-Type": "application/json", "Connection": "close"}
 MEDIA_TYPES |= {"Accept": "application/json, text/event-stream"}
 
 
-@dataclass
-class HttpToolbox:
+class HttpToolbox(NamedTuple):
     process: subprocess.Popen[str]
     url: str
     port: int
@@ -3084,11 +3061,6 @@ def http_toolbox(address: str) -> Iterator[HttpToolbox]:
 def toolbox() -> Iterator[HttpToolbox]:
     with http_toolbox("0") as running:
         yield running
-
-
-def request_bytes(method: str, params: dict[str, Any]) -> bytes:
-    message = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
-    return json.dumps(message).encode()
 
 
 PING = request_bytes("ping", {})
@@ -3235,8 +3207,7 @@ def test_a_signal_ends_it_with_status_0_while_streams_are_open(
 
 @pytest.mark.filterwarnings("ignore:unclosed")  # of a port that is no port
 def test_a_bad_address_is_one_line(toolbox: HttpToolbox, caplog: Logs) -> None:
-    taken = f"127.0.0.1:{toolbox.port}"
-    for address in (taken, "", "nowhere", "70000", "127.0.0.1:"):
+    for address in (f"127.0.0.1:{toolbox.port}", "", "nowhere", "70000", "127.0.0.1:"):
         caplog.clear()
         assert workbench.serve_http(address) == 1
         [line] = caplog.messages
@@ -3250,13 +3221,12 @@ def test_a_bad_configuration_ends_the_program_before_it_starts_anything(
     tmp_path: Path, capsys: Capture
 ) -> None:
     notes = tmp_path / "notes"
-    config = configuration(good=entry("noted", notes), s={}, u={})
+    config = configuration(good=entry("noted", notes), s={}, s2={})
     arguments = command(config, tmp_path, "--check")[2:]
     assert workbench.main(arguments) == 1
     assert not notes.exists()
     told = re.findall("(?m)^(.*?):", capsys.readouterr().err)
-    places = ["toolboxes.box.mcpServers.s", "toolboxes.box.mcpServers.u"]
-    assert told == [arguments[0], *places]
+    assert told == [arguments[0], AT, f"{AT}2"]
 
 
 async def test_the_demo_is_served_and_says_what_it_is(tmp_path: Path) -> None:
@@ -3318,8 +3288,7 @@ def test_a_traceback_is_logged_with_verbose_alone(log: Logs, capfd: Capture) -> 
 
 def test_a_person_at_a_terminal_is_told_what_it_waits_for(tmp_path: Path) -> None:
     ours, terminal = os.openpty()
-    streams = {"stdin": terminal, "stdout": terminal}
-    with open(ours), open(terminal), Wire(tmp_path, stdio=streams) as wire:
+    with open(ours), open(terminal), Wire(tmp_path, stdio={"stdin": terminal}) as wire:
         stderr = tmp_path / "stderr"
         anyio.run(until, lambda: "Ctrl-C" in stderr.read_text(), 20)
         assert re.search("(?s)MCP client.*--check.*--help", stderr.read_text())
@@ -3413,10 +3382,9 @@ async def test_check_gives_no_sizes_where_nothing_is_listed(capsys: Capture) -> 
 
 TEXTS = [{"type": "text", "text": "a é"}, {"type": "text", "text": "b"}]
 IMAGE = {"content": [{"type": "image", "data": "AA==", "mimeType": "image/png"}]}
-REFUSAL = text_result("no", isError=True)
 CALLS = [  # a tool and its arguments; the status, stdout, and what stderr tells
     ("box__s__result", json.dumps({"content": TEXTS}), 0, "a é\nb\n", ""),
-    ("box__s__result", json.dumps(REFUSAL), 1, "no\n", ""),
+    ("box__s__result", json.dumps(text_result("no", isError=True)), 1, "no\n", ""),
     ("box__s__result", json.dumps(IMAGE), 0, json.dumps(IMAGE, indent=2) + "\n", ""),
     ("no__s__x", "{}", 1, "", "Toolbox 'no' not found. Available toolboxes: box"),
     ("box__s__result", "{'a': 1}", 1, "", "JSON object, got: {'a': 1}"),
@@ -3466,8 +3434,8 @@ LOST_LOOK_UP = """import socket, time
 socket.getaddrinfo = lambda *_, **__: open("0.hangs", "w") and time.sleep(60)"""
 
 
-def check_ending(folder: Path, endings: str, state: str, dead: Any) -> None:
-    """Bring a workbench to this state, end it, and see that nothing is left of it."""
+def check_ending(folder: Path, endings: str, called: list[str], dead: Any) -> None:
+    """Call these servers, end the workbench, and see that nothing is left of it."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(LOST_LOOK_UP)
     servers: dict[str, Any] = {
@@ -3479,10 +3447,9 @@ def check_ending(folder: Path, endings: str, state: str, dead: Any) -> None:
         "flood": ("tools_call", "floods stderr"),
         "big": ("tools_call", "answers 1 MB"),
     }
-    stdio = {"stderr": PIPE} if "reads nothing" in state else {}
+    stdio = {"stderr": PIPE} if "big" in called else {}
     with Wire(folder, stdio=stdio, **servers) as wire:
         wire.initialize().use("good")
-        _, called = STATES[state]
         if "big" in called:
             wire.use("flood")  # of stderr
         for server in called:
@@ -3507,10 +3474,10 @@ async def test_it_ends_and_leaves_nothing(
     monkeypatch.setenv("PYTHONPATH", ".")
     server.answers.update(echo=hang_up, DELETE=server.wait)
     runs: dict[str, Any] = {}
-    for state, (all_endings, _) in STATES.items():
+    for state, (all_endings, called) in STATES.items():
         for endings in all_endings:
             cell = f"{endings} {state}".replace(" ", "-")
-            arguments = tmp_path / cell, endings, state, server.at()
+            arguments = tmp_path / cell, endings, called, server.at()
             runs[cell] = asyncio.to_thread(check_ending, *arguments)
     failures = await asyncio.gather(*runs.values(), return_exceptions=True)
     assert dict(zip(runs, failures, strict=True)) == dict.fromkeys(runs)
@@ -3542,7 +3509,8 @@ def test_stdin_and_stdout_may_be_one_socket(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     stdio = {"stdin": theirs, "stdout": theirs}
     big = ("tools_call", "answers 1 MB")
-    with ours, theirs, Wire(tmp_path, stdio=stdio, big=big) as wire:
+    with ours, Wire(tmp_path, stdio=stdio, big=big) as wire:
+        theirs.close()
         wire.process.stdin = ours.makefile("wb")
         wire.process.stdout = ours.makefile("rb")
         assert wire.initialize().still_serves()
@@ -3564,7 +3532,7 @@ def test_what_waits_for_a_client_that_does_not_read_is_bounded(tmp_path: Path) -
         for server in ("asks", "says"):
             wire.begin_use(server)
         calls = [wire.begin_use("good") for _ in range(50)]
-        wire.hanging()  # so all was said
+        wire.hanging(2)  # so all was said, and a question refused
         assert peak_memory(wire.process.pid) < before + 50
         for call in calls:
             assert wire.text(call) == "{}"
