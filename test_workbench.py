@@ -2318,9 +2318,10 @@ async def test_a_client_of_2026_answers_the_rounds_of_its_call_itself() -> None:
 
 
 async def test_a_round_that_cannot_be_answered_is_an_error_of_the_call() -> None:
+    two = {"x": question(ASLEEP), "y": question(ACCEPTED)}
     for able, round_of, why in (
         ("roots", asking(ACCEPTED), "elicitation"),
-        ("", asking(ASLEEP), "Asleep"),
+        ("", {"inputRequests": two}, "Asleep"),
         ("", {"inputRequests": {"x": {"method": "no/such"}}}, "not valid MCP: "),
     ):
         async with hearing("legacy", Ear(able), a=OWN_SERVERS["modern"]) as client:
