@@ -853,7 +853,7 @@ BAD_ENTRIES = """
 comand)
 {"command": "x", "serverUrl": "y"} => : expected either 'command' or 'url', found both
 {"command": "x", "type": "sse"} => .type: expected stdio, found another string
-{"url": "http://x", "type": "a"} => .type: expected http or sse, found another string
+{"url": "http://x", "transport": "a"} => .transport: expected http or sse, found another string
 {"command": "x", "args": ["y", true]} => .args[1]: expected a string, found a boolean
 {"url": "x.com"} => .url: expected an http:// or https:// URL, found another string
 {"command": "x", "toolFilters": "a*"} => .toolFilters: expected a list, found a string
@@ -894,7 +894,7 @@ context_servers, mcp_servers, found none of them
   mcpServers.s.args[0]: environment variable NO is not set: set it, or write \
 ${NO:-default}
   mcpServers.s.args[0]: expected a '}' after '${', found the end of the string
-{"servers": {"": {"command": "x"}, "\\u200b": {"command": "x"}, "s": 1, \
+{"servers": {"": {"command": "x"}, "\\u200b": {"command": "x"}, "s": 1.5, \
 "t": {"description": 1, "url": "http://x"}}}
   servers."": expected NAME, found ""
   servers."\\u200b": expected NAME, found "\\u200b"
@@ -942,16 +942,16 @@ CLIENT_FILES = """
 === Claude Code: .claude.json
 {"numStartups": 5, "oauthAccount": "${", "mcpServers": {
   "a": {"type": "http", "url": "${B:-https://a.b}/@c/mcp?d=e@f", "headers": {}},
-  "b": {"type": "sse", "url": "https://b"}},
+  "b": {"type": "sse", "url": "https://[fd00::b%b]:8443"}},
  "projects": {"/elsewhere": {"mcpServers": {"x": {"command": "${UNSET}"}}},
   "FOLDER": {"allowedTools": [], "mcpServers": {
     "c": {"type": "stdio", "command": "uvx", "args": ["z"], "env": {}}}}}}
 > a: http https://a.b/@c/mcp?d=e@f
-> b: sse https://b
+> b: sse https://[fd00::b%b]:8443
 > c: stdio uvx z
 === VS Code: mcp.json
 { // as in "http://", and with a\u00a0no-break space
-  "inputs": [{"type": "promptString", "id": "key", "password": true},],
+  "inputs": [{"type": "promptString", "id": "key", "about": "\\"//\\""},],
   "servers": {"a": {"type": "http", "url": "https://a//,}/*b*/", /* { "x": */
     "headers": {"A": "Bearer ${input:key}"}},}} /**/
 > a: http https://a//,}/*b*/ Bearer ${input:key}
@@ -1429,6 +1429,8 @@ async def test_a_reason_is_one_readable_line(monkeypatch: Monkey) -> None:
         assert failed[name].isprintable(), name
         for part in parts:
             assert part in failed[name], name
+    for error, told in ((ValueError("a\n b"), "a b"), (ValueError(), "ValueError")):
+        assert workbench.explain(error) == told
 
 
 async def test_a_tool_list_is_read_to_its_end(monkeypatch: Monkey) -> None:
@@ -1485,7 +1487,7 @@ def size(value: Any) -> int:
 
 
 async def test_only_the_longest_tools_are_shortened(monkeypatch: Monkey) -> None:
-    enough = "'ä' * 250 + chr(10) * (n % 2) + 'z' * (n * 7 % 40 * 99)"
+    enough = "chr(10) + 'ä' * 250 + chr(10) * (n % 2) + 'z' * (n * 7 % 40 * 99)"
     too_many = "'ä' * (n * 77 % 400)"
     for words, count in ((enough, 40), (too_many, 400)):
         tools = f"[tool(f't{{n}}', description={words}) for n in range({count})]"
@@ -1498,7 +1500,7 @@ async def test_only_the_longest_tools_are_shortened(monkeypatch: Monkey) -> None
         assert again == whole[39] != answer["tools"][39]
         kept, cut = [0], [10**9]
         for shown, longer in zip(answer["tools"], whole, strict=True):
-            first_line = longer["description"].partition("\n")[0][:200]
+            first_line = longer["description"].strip().partition("\n")[0][:200]
             shorter = {"name": longer["name"], "description": first_line}
             if words == too_many:  # even with first lines alone
                 longer, shorter = shorter, {"name": longer["name"]}
@@ -3152,9 +3154,9 @@ async def test_one_url_serves_every_client_at_once(toolbox: HttpToolbox) -> None
 def test_on_loopback_every_route_refuses_foreign_names(toolbox: HttpToolbox) -> None:
     assert f"//127.0.0.1:{toolbox.port}/" in toolbox.url  # unless told otherwise
     for name in ("127.0.0.1", "localhost", "[::1]"):
-        host = f"{name}:{toolbox.port}"
-        own = {"Host": host, "Origin": f"http://{host}"}
-        assert toolbox.status("GET", "/mcp", headers=own) == 200, name
+        for host in (name, f"{name}:{toolbox.port}"):
+            own = {"Host": host, "Origin": f"http://{host}"}
+            assert toolbox.status("GET", "/mcp", headers=own) == 200, host
     for path in ("/mcp", "/mcp/", "/mcp/messages", "/unknown"):
         for method in ("GET", "POST", "DELETE", "OPTIONS"):
             for name in ("evil.example", "127.0.0.1.evil.example"):
@@ -3204,6 +3206,13 @@ def test_a_signal_ends_it_with_status_0_while_streams_are_open(
         assert running.process.wait(20) == 0
         # Not `communicate`: what was read beside the first line is kept by the file.
         assert re.fullmatch(warning, cast(Any, running.process.stderr).read())
+
+
+async def test_its_address_may_be_one_of_ipv6() -> None:
+    with http_toolbox("[::1]:0") as running:
+        assert "//[::1]:" in running.url
+        async with Client(running.url) as client:
+            assert text(await client.call_tool("echo", {"text": "Hi."})) == "Hi."
 
 
 @pytest.mark.filterwarnings("ignore:unclosed")  # of a port that is no port
@@ -3362,12 +3371,14 @@ async def test_check_tells_the_cost_with_us_and_natively(capsys: Capture) -> Non
     unsent = "title='t' * 99, annotations={'title': 't' * 99}"
     costly = f"tool(description='ä' * 60_000, {unsent})"
     server = entry("scripted", f"serve_raw({costly}, initialize={told})")
-    config = workbench.parse_config(configuration(s=server), os.environ)
+    data = configuration(s=server)
+    data["toolboxes"]["box"]["description"] = "A box " * 1_000
+    config = workbench.parse_config(data, os.environ)
     assert await workbench.check(config) == 0
     printed = capsys.readouterr().out.replace(",", "")
     opened, own, native = map(int, re.findall("([0-9]+) bytes", printed))
     assert opened == pytest.approx(120_620, abs=50)
-    assert 600 < own < 1_200
+    assert 6_600 < own < 7_200
     assert native == pytest.approx(120_060, abs=50)
     assert re.search("'box' opens with 1 of 1 tools without inputSchema.*\n$", printed)
 
@@ -3401,6 +3412,14 @@ async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> No
         printed = capsys.readouterr()
         assert printed.out == stdout
         assert why in printed.err
+
+
+def test_what_stdout_cannot_show_is_replaced(tmp_path: Path) -> None:
+    call = ["--call", "box__s__result", json.dumps({"content": TEXTS})]
+    line = command(configuration(s=entry("eras", OLDER)), tmp_path, *call)
+    environ = os.environ | {"PYTHONIOENCODING": "ascii"}
+    told = subprocess.run(line, env=environ, stdout=PIPE, check=True)
+    assert told.stdout == b"a ?\nb\n"
 
 
 def test_call_works_without_a_path(tmp_path: Path, log: Logs, capsys: Capture) -> None:
@@ -3526,15 +3545,18 @@ def test_stdin_and_stdout_may_be_one_socket(tmp_path: Path) -> None:
 
 def test_what_waits_for_a_client_that_does_not_read_is_bounded(tmp_path: Path) -> None:
     """Notifications are dropped, questions refused, and all answers come."""
-    servers = {how: ("tools_call", f"{how} 60 MB") for how in ("says", "asks")}
+    kinds = ("asks 60 MB", "says 60 MB", "hangs")
+    servers = {kind.split()[0]: ("tools_call", kind) for kind in kinds}
     with Wire(tmp_path, **servers) as wire:
         wire.initialize(roots={}).use("good")
         before = peak_memory(wire.process.pid)
         for server in ("asks", "says"):
             wire.begin_use(server)
-        calls = [wire.begin_use("good") for _ in range(50)]
         wire.hanging(2)  # so all was said, and a question refused
         assert peak_memory(wire.process.pid) < before + 50
+        calls = [wire.begin_use("good") for _ in range(50)]
+        wire.begin_use("hangs")
+        wire.hanging(3)  # it has been started after they were answered
         for call in calls:
             assert wire.text(call) == "{}"
 
