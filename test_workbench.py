@@ -519,7 +519,8 @@ class Remote:
         self.calls.append(name)
         answer = self.answers.get(name, response(202))
         if path == "/stream" and not isinstance(answer, bytes):
-            stream.write(STREAM)
+            head = f"\r\nmcp-session-id: {self.session}\r\n\r\n".encode()
+            stream.write(STREAM.replace(b"\r\n\r\n", head))
         if callable(answer):
             answer = await answer(request, stream)
         if isinstance(answer, bytes):
@@ -1346,8 +1347,7 @@ async def test_where_all_servers_fail_nothing_is_left_running(
 
 
 def test_the_time_limits_are_those_that_clients_can_wait_for() -> None:
-    assert workbench.OPEN_TIMEOUT == 5
-    assert workbench.ANSWER_TIMEOUT == 50
+    assert (workbench.OPEN_TIMEOUT, workbench.ANSWER_TIMEOUT) == (5, 50)
     assert workbench.CONNECT_TIMEOUT == 180
 
 
@@ -1559,7 +1559,8 @@ async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
             ("box", "box__c__echo", "archive, b"),
             ("box", "box__archive__ecoh", " mean box__archive__echo?"),
             ("box", "archive__ecoh", "box__archive__echo"),
-            ("box", "echo", "box__archive__echo?"),
+            ("box", "box__b__ech", " mean box__b__echo or "),
+            ("box", "echo", " mean box__archive__echo or box__b__echo?"),
         ):
             arguments = {"toolbox_name": toolbox, "tool_name": tool_name}
             result = await client.call_tool("use_tool", arguments)
@@ -1614,25 +1615,21 @@ async def test_handshake_and_listing_start_nothing(mode: str, tmp_path: Path) ->
         assert await listed(client) == tools
 
 
-async def test_the_two_tools_say_what_they_are() -> None:
-    async with connected(configuration(s={"command": "x"})) as client:
-        opening, using = await listed(client)
-    assert opening["title"] and using["title"]
-    assert DEFAULT_HINTS | using["annotations"] == DEFAULT_HINTS
-    harmless = {"destructiveHint": False, "idempotentHint": True}
-    assert DEFAULT_HINTS | opening["annotations"] == DEFAULT_HINTS | harmless
-
-
-async def test_the_tools_name_the_toolboxes_and_cost_little() -> None:
+async def test_the_two_tools_say_what_they_are_in_200_tokens() -> None:
     box = configuration(s={"command": "x"})["toolboxes"]["box"]
     async with connected({"toolboxes": {"b": box, "ä a": box}}) as client:
-        tools = await listed(client)
+        opening, using = await listed(client)
+    assert opening["title"] and using["title"]
+    harmless = {"destructiveHint": False, "idempotentHint": True}
+    assert DEFAULT_HINTS | opening["annotations"] == DEFAULT_HINTS | harmless
+    assert DEFAULT_HINTS | using["annotations"] == DEFAULT_HINTS
+    assert opening["inputSchema"].keys() == {"type", "properties", "required"}
+    names = opening["inputSchema"]["properties"]["toolbox_name"].pop("enum")
+    assert names == ["b", "ä a"]
     sent = []
-    for each in tools:  # what clients send to a model
+    for each in (opening, using):  # what clients send to a model
         sent += [each["name"], each["description"], each["inputSchema"]]
-    assert sent[2].keys() == {"type", "properties", "required"}
-    assert sent[2]["properties"]["toolbox_name"].pop("enum") == ["b", "ä a"]
-    # 200 tokens: o200k makes more than four bytes to a token of any text like these.
+    # o200k makes more than four bytes to a token of any text like these.
     assert len(json.dumps(sent, separators=(",", ":"))) <= 200 * 4
 
 
@@ -2010,7 +2007,6 @@ SPOILT_ANSWERS = {
 
 @pytest.mark.parametrize(("mode", "server"), [("legacy", "older"), ("auto", "modern")])
 async def test_a_spoilt_answer_is_an_error_of_the_call(mode: str, server: str) -> None:
-    """It names the field."""
     async with opened(mode, a=OWN_SERVERS[server]) as client:
         for spoilt, field in SPOILT_ANSWERS.items():
             line = f'{{{spoilt}"id": ID, "jsonrpc": "2.0"}}'
@@ -2308,7 +2304,6 @@ def asking(answer: Any) -> dict[str, Any]:
 
 
 async def test_a_client_of_2026_answers_the_rounds_of_its_call_itself() -> None:
-    """Its retries carry the responses and the state down to the server."""
     ear = Ear()
     answers = {"who": ACCEPTED}
     given = {"rounds": [asking(ACCEPTED), {}, asking(ACCEPTED)]}
@@ -2369,6 +2364,8 @@ async def test_a_question_beyond_a_hundred_open_ones_is_refused() -> None:
     ear = Ear()
     async with hearing("legacy", ear, a=OWN_SERVERS["both"]) as client:
         await raw_call(client, "say", {"messages": messages})
+        for _ in range(workbench.MAX_QUESTIONS):
+            assert await answer_of(client, "ask", question(ASLEEP)) == ASLEEP
         assert await answer_of(client, "ask", ELICIT) == ACCEPTED
         await raw_call(client, "say", {"messages": messages[2::2] + messages[:1]})
         assert "open requests" in (await answer_of(client, "ask", ELICIT))["message"]
@@ -2396,6 +2393,14 @@ async def test_a_server_is_offered_what_the_client_declared() -> None:
         assert "progressToken" not in seen["_meta"]  # nor has the client sent one
         told = seen["_meta"] if mode == "auto" else seen
         assert told[CAPABILITIES] == offered, able
+
+
+async def test_a_server_that_died_is_spoken_to_in_its_era_again() -> None:
+    async with opened("auto", a=OWN_SERVERS["both"]) as client:
+        first = await answer_of(client, "seen")
+        os.kill(first["pid"], signal.SIGKILL)
+        await until(lambda: not is_alive(first["pid"]))
+        assert (await answer_of(client, "seen"))["era"] == first["era"] == MODERN
 
 
 @pytest.mark.parametrize(("declared", "mode"), [({}, "form"), ({"url": {}}, "url")])
@@ -2604,13 +2609,18 @@ async def test_a_remote_call_may_be_silent(server: Remote, monkeypatch: Monkey) 
         await anyio.sleep(3 * workbench.HTTP_TIMEOUT)
         return answer[-1:]
 
+    async def refuse_half(_: Any, stream: Any) -> None:
+        stream.write(response(500, "Oh no")[:-1])
+        await anyio.sleep_forever()
+
     monkeypatch.setattr(httpx2.AsyncClient, "send", watch)
-    server.answers["slow"] = say_half
+    server.answers.update(slow=say_half, endless=refuse_half)
     async with opened_at(server, "mcp", "sse") as client:
         for name in ("mcp", "sse"):
             assert text(await use(client, name, "ok")) == "ok"
         monkeypatch.setattr(workbench, "HTTP_TIMEOUT", 0.1)
         assert text(await use(client, "mcp", "slow")) == "slow"
+        assert "HTTP 500" in await error_of(client, "mcp", "endless")
 
 
 # What a request that fails in one of these ways is told with, as a pattern. A server
@@ -2843,6 +2853,12 @@ async def test_a_forgotten_session_is_replaced(server: Remote) -> None:
     assert server.calls.count("DELETE") == 1  # only the last is there to be ended
 
 
+async def test_a_session_that_began_on_an_event_stream_is_ended(server: Remote) -> None:
+    async with opened_at(server, "stream") as client:
+        assert text(await use(client, "stream", "ok")) == "ok"
+    assert server.calls.count("DELETE") == 1
+
+
 async def test_a_session_of_a_tools_own_is_no_session_of_ours(server: Remote) -> None:
     """Its call is not sent again, nor is one where nobody can tell what was meant."""
 
@@ -2942,9 +2958,6 @@ async def test_a_failure_names_its_remedy_where_one_is_known(server: Remote) -> 
     assert "sse" not in await why_it_fails({"url": url, "type": "sse"})
     assert re.search("npx -y z.*'args'", await why_it_fails({"command": "npx -y z"}))
     assert "'args'" not in await why_it_fails(MISSING)
-    async with opened(a=entry("plain"), b=entry("plain")) as client:
-        told = text(await client.call_tool("use_tool", BOX | {"tool_name": "echo"}))
-    assert "box__a__echo" in told and "box__b__echo" in told
 
 
 # === Built-in toolbox =================================================================
@@ -3306,21 +3319,15 @@ def test_a_person_at_a_terminal_is_told_what_it_waits_for(tmp_path: Path) -> Non
         assert wire.status() in (0, -signal.SIGINT)  # it may not be serving yet
 
 
-def run_main(config: dict[str, Any], folder: Path, *options: str) -> int:
-    """The status of the program, run in this process, whose signals it leaves alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(signal, "signal", lambda *_: None)
-        patch.chdir(folder)
-        patch.setenv("WORKBENCH_CONFIG", "")
-        command(config, folder)
-        return workbench.main([*options])
-
-
 def test_check_warns_of_unknown_keys_and_of_filters_that_match_nothing(
-    tmp_path: Path, log: Logs, capsys: Capture
+    tmp_path: Path, log: Logs, capsys: Capture, monkeypatch: Monkey
 ) -> None:
     server = entry("plain", toolFilters=["echo", "no_*"], colour="red", size=1)
-    assert run_main(configuration(s=server), tmp_path, "--check") == 0
+    command(configuration(s=server), tmp_path)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # they are this process's
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORKBENCH_CONFIG", "")
+    assert workbench.main(["--check"]) == 0
     [unknown, unmatched] = log.messages  # these warnings and nothing else
     assert re.match("toolboxes.box.mcpServers.s: .*colour, size", unknown)
     assert "no_*" in unmatched
@@ -3393,19 +3400,21 @@ async def test_check_gives_no_sizes_where_nothing_is_listed(capsys: Capture) -> 
 
 
 TEXTS = [{"type": "text", "text": "a é"}, {"type": "text", "text": "b"}]
-IMAGE = {"content": [{"type": "image", "data": "AA==", "mimeType": "image/png"}]}
+MIXED = {"content": [PARIS, BLOCKS[2]]}
 CALLS = [  # a tool and its arguments; the status, stdout, and what stderr tells
     ("box__s__result", json.dumps({"content": TEXTS}), 0, "a é\nb\n", ""),
     ("box__s__result", json.dumps(text_result("no", isError=True)), 1, "no\n", ""),
-    ("box__s__result", json.dumps(IMAGE), 0, json.dumps(IMAGE, indent=2) + "\n", ""),
+    ("box__s__result", json.dumps(MIXED), 0, json.dumps(MIXED, indent=2) + "\n", ""),
     ("no__s__x", "{}", 1, "", "Toolbox 'no' not found. Available toolboxes: box"),
     ("box__s__result", "{'a': 1}", 1, "", "JSON object, got: {'a': 1}"),
+    ("box__s__result", "sesame-open", 1, "", "JSON object, got: ***"),
     ("box__s__result", "[1]", 1, "", "object"),
 ]
 
 
 async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
-    server = entry("eras", OLDER)  # its tool `result` answers with its arguments
+    # Its tool `result` answers with its arguments.
+    server = entry("eras", OLDER, env={"KEY": "sesame-open"})
     config = workbench.parse_config(configuration(s=server), os.environ)
     for name, arguments, status, stdout, why in CALLS:
         assert await workbench.call_once(config, name, arguments) == status
@@ -3414,18 +3423,13 @@ async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> No
         assert why in printed.err
 
 
-def test_what_stdout_cannot_show_is_replaced(tmp_path: Path) -> None:
+def test_call_needs_no_path_and_no_stdout_that_can_show_all(tmp_path: Path) -> None:
     call = ["--call", "box__s__result", json.dumps({"content": TEXTS})]
     line = command(configuration(s=entry("eras", OLDER)), tmp_path, *call)
-    environ = os.environ | {"PYTHONIOENCODING": "ascii"}
-    told = subprocess.run(line, env=environ, stdout=PIPE, check=True)
+    del line[2]  # the path
+    environ = os.environ | {"PYTHONIOENCODING": "ascii", "WORKBENCH_CONFIG": ""}
+    told = subprocess.run(line, env=environ, cwd=tmp_path, stdout=PIPE, check=True)
     assert told.stdout == b"a ?\nb\n"
-
-
-def test_call_works_without_a_path(tmp_path: Path, log: Logs, capsys: Capture) -> None:
-    config = configuration(s=entry("plain"))
-    assert run_main(config, tmp_path, "--call", "box__s__echo", '{"a": 1}') == 0
-    assert capsys.readouterr().out == '{"a": 1}\n'
 
 
 BAD_OPTIONS = "--nonsense, --call, --call a b c, --check --call a, a b, --http 1, "
