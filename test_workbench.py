@@ -40,7 +40,6 @@ def entry(name: str, *arguments: object, **more: Any) -> dict[str, Any]:
 
 
 def send(message: Mapping[str, Any]) -> None:
-    """Write one JSON-RPC message to stdout, as a server."""
     sys.stdout.write(json.dumps(dict(message, jsonrpc="2.0")) + "\n")
     sys.stdout.flush()
 
@@ -62,7 +61,6 @@ def json_result(value: Any) -> dict[str, Any]:
 
 
 def initialized(**tools: bool) -> dict[str, Any]:
-    """The result of `initialize` with these capabilities of the tools."""
     return {
         "protocolVersion": "2025-06-18",
         "capabilities": {"tools": tools},
@@ -100,7 +98,6 @@ def serve_raw(*tools: dict[str, Any], **handlers: Any) -> None:
 
 
 def plain() -> None:
-    """Two tools that answer with their arguments."""
     serve_raw(tool("echo"), tool("other"))
 
 
@@ -474,10 +471,10 @@ HTTP_FAULTS = {
 
 
 def event(data: Any, kind: str = "message") -> bytes:
-    """A server-sent event; its data are a JSON-RPC message, or a text as it is."""
+    """A server-sent event of a message, or a text; a space before it is optional."""
     if not isinstance(data, str):
         data = json.dumps(dict(data, jsonrpc="2.0"))
-    return f"event: {kind}\ndata: {data}\n\n".encode()
+    return f"event: {kind}\ndata:{data}\n\n".encode()
 
 
 class Remote:
@@ -543,10 +540,12 @@ class Remote:
         if path[1:] in HTTP_FAULTS:
             return HTTP_FAULTS[path[1:]]
         if headers.get("mcp-session-id", self.session) != self.session:
-            return HTTP_FAULTS[self.stale]
+            error = {"code": -32000, "message": "No such session"}
+            gone = {"id": json.loads(body or "{}").get("id"), "error": error}
+            return HTTP_FAULTS.get(self.stale) or response(400, gone)
         if path == "/sse":
             self.stream = stream
-            stream.write(STREAM + event(self.endpoint, "endpoint"))
+            stream.write(STREAM + event(f" {self.endpoint}", "endpoint"))
         if path in ("/sse", "/hang"):
             await anyio.sleep_forever()
         if method == "GET":
@@ -577,7 +576,6 @@ class Remote:
 
 
 def remote(port: int, path: str = "/mcp", **more: Any) -> dict[str, Any]:
-    """The configuration of a server at this port and path."""
     kind = "sse" if path == "/sse" else "http"
     return {"url": f"http://127.0.0.1:{port}{path}", "transport": kind} | more
 
@@ -627,7 +625,6 @@ def anyio_backend() -> str:
 
 
 def configuration(**servers: Any) -> dict[str, Any]:
-    """A configuration with one toolbox, `box`, of these servers."""
     return {"toolboxes": {"box": {"description": "A box", "mcpServers": servers}}}
 
 
@@ -666,7 +663,6 @@ BOX: dict[str, Any] = {"toolbox_name": "box"}
 
 
 def dumped(model: Any) -> Any:
-    """A model of the SDK as it is on the wire."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -689,7 +685,6 @@ async def use(client: Client, server: str, name: str, arguments: Any = None) -> 
 
 
 def text(result: types.CallToolResult) -> str:
-    """The text of a result with one text block."""
     [block] = result.content
     assert isinstance(block, types.TextContent)
     return block.text
@@ -772,7 +767,6 @@ class Wire:
         self.process.stdin.flush()
 
     def begin(self, method: str, **params: Any) -> int:
-        """Send a request; its id."""
         self.last_id += 1
         self.write(request_bytes(method, params, self.last_id) + b"\n")
         return self.last_id
@@ -803,7 +797,6 @@ class Wire:
         return self.text(self.begin_use(server, name, **arguments))
 
     def still_serves(self) -> bool:
-        """Whether the workbench answers, and the healthy server through it."""
         ping = self.answer(self.begin("ping"))
         return ping["result"] == {} and self.use("good", x="y") == '{"x": "y"}'
 
@@ -844,7 +837,6 @@ def problems_of(data: Any) -> list[str]:
 
 
 def warned_about(config: workbench.WorkbenchConfig) -> list[str]:
-    """The places of a configuration's warnings."""
     return [line.partition(": ")[0] for line in config.warnings]
 
 
@@ -895,11 +887,11 @@ context_servers, mcp_servers, found none of them
   mcpServers.s.args[0]: environment variable NO is not set: set it, or write \
 ${NO:-default}
   mcpServers.s.args[0]: expected a '}' after '${', found the end of the string
-{"servers": {"": {"command": "x"}, "\\u200b": {"command": "x"}, "s": 1.5, \
+{"servers": {"": {"command": "x"}, "\\u200b": {"command": "x"}, "s.t": 1.5, \
 "t": {"description": 1, "url": "http://x"}}}
   servers."": expected NAME, found ""
   servers."\\u200b": expected NAME, found "\\u200b"
-  servers.s: expected an object, found a number
+  servers."s.t": expected an object, found a number
   servers.t.description: expected a string, found a number
 {"mcpServers": {"s": {"command": "x", "url": "http://${NO}/", "enabled": 1}}}
   mcpServers.s.enabled: expected a boolean, found a number
@@ -953,7 +945,7 @@ CLIENT_FILES = """
 === VS Code: mcp.json
 { // as in "http://", and with a\u00a0no-break space
   "inputs": [{"type": "promptString", "id": "key", "about": "\\"//\\""},],
-  "servers": {"a": {"type": "http", "url": "https://a//,}/*b*/", /* { "x": */
+  "servers": {"a": {"type": "streamable-http", "url": "https://a//,}/*b*/", /* { "x": */
     "headers": {"A": "Bearer ${input:key}"}},}} /**/
 > a: http https://a//,}/*b*/ Bearer ${input:key}
 > ! servers.a.headers.A
@@ -978,7 +970,7 @@ enabled = false
 > ! mcp_servers.a
 === Gemini CLI: settings.json
 {"theme": "GitHub", "projects": 1, "servers": 1, "mcpServers": {"a": {"httpUrl": "https://a",
-  "headers": {"A": "Bearer $KEY"}, "timeout": 9, "trust": false,
+  "headers": {"A": "Bearer $KEY"}, "timeout": 9, "type": "streamable_http",
   "includeTools": ["r"], "excludeTools": ["s"], "description": "Its own"}}}
 > a: http https://a Bearer $KEY +r -s (Its own)
 > ! mcpServers.a mcpServers.a.headers.A
@@ -1070,7 +1062,8 @@ BAD_FILES = {
     b"": "line 1 column 1 ",
     b'{"a":\n x}': "line 2 column 2 ",
     b"{} {}": "line 1 column 4 ",
-    b"[mcp_servers.s]\n# x\n{": "(at line 3, column 1)",  # in a *.toml
+    b"[mcp_servers.s]\n# x\n{": "(at line 3, column 1)",
+    b"[mcp_servers]\ns = 2026-11-22": "s: expected an object, found a date or time",
     b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6 ",
     b'{"\xe4": 1}': "UTF-8",
     b'{"a":' * 100_000 + b"0" + b"}" * 100_000: "JSON",
@@ -1079,7 +1072,7 @@ BAD_FILES = {
 
 def test_a_file_that_is_no_json_is_an_error_that_says_where(tmp_path: Path) -> None:
     for data, told in BAD_FILES.items():
-        path = tmp_path / ("c.toml" if "(" in told else "c.json")
+        path = tmp_path / ("c.toml" if data.startswith(b"[") else "c.json")
         path.write_bytes(data)
         with pytest.raises(workbench.ConfigError) as error:
             workbench.load_config(str(path), {})
@@ -1206,7 +1199,7 @@ def test_only_what_may_be_secret_is_masked(tmp_path: Path) -> None:
 
 
 SECRETS: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
-    ({"headers": {"A": "12345678"}}, "12345678"),
+    ({"headers": {"A": "12345678", "B": "1 2 34 5 6"}}, "12345678 1 2 34 5 6"),
     ({"headers": {"A": "abcdefgh", "B": "abcdefghSECRET"}}, "abcdefghSECRET"),
     ({"headers": {"A": "pa$SWORD-0123"}}, "pa$SWORD-0123"),
     ({"url": "http://u:abc:defg12@h/"}, "u:abc:defg12 abc:defg12"),
@@ -1579,7 +1572,7 @@ web (1 server)
 
 main (2 servers)
   Description: Files, and ünïcode
-  Servers: a, b
+  Servers: b, a
 
 Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."""
 
@@ -1587,7 +1580,7 @@ Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."""
 @ERAS
 async def test_the_handshake_tells_who_we_are_and_our_toolboxes(mode: str) -> None:
     remote = {"url": "https://example.com/mcp"}
-    servers = {"a": {"command": "x"}, "b": remote, "off": {"disabled": True}}
+    servers = {"b": {"command": "x"}, "a": remote, "off": {"disabled": True}}
     toolboxes = {
         "web": {"description": "The web", "mcpServers": {"s": remote}},
         "main": {"description": "Files, and ünïcode", "mcpServers": servers},
@@ -1693,7 +1686,6 @@ async def test_any_other_tool_is_a_protocol_error_with_a_hint() -> None:
 
 
 def resources() -> list[int]:
-    """How many processes, descriptors, tasks and objects of ours there are."""
     gc.collect()
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     files = os.listdir("/proc/self/fd")
@@ -1702,7 +1694,6 @@ def resources() -> list[int]:
 
 
 async def leaves_nothing_behind(before: list[int]) -> None:
-    """Wait until there is no more of anything than there was before."""
     await until(lambda: all(now <= then for now, then in zip(resources(), before)))
 
 
@@ -1726,7 +1717,9 @@ async def test_a_death_between_calls_goes_unnoticed(tmp_path: Path, mode: str) -
     assert len(noted_pids(notes)) == 5 and len(noted_pids(others)) == 1
 
 
-async def test_a_death_fails_the_calls_in_flight_and_no_others(tmp_path: Path) -> None:
+async def test_a_death_fails_the_calls_in_flight_and_no_others(
+    tmp_path: Path, log: Logs
+) -> None:
     notes, other, gate = tmp_path / "a", tmp_path / "b", tmp_path / "gate"
     async with opened(a=entry("noted", notes), b=entry("noted", other)) as client:
         calls = []
@@ -1744,6 +1737,7 @@ async def test_a_death_fails_the_calls_in_flight_and_no_others(tmp_path: Path) -
         assert text(await calls[2]) == str(noted_pids(other)[0])
     seen = re.findall("[a-z]+", notes.read_text())
     assert seen == ["wait", "pid"]  # the second `wait` was still in the pipe
+    assert ("workbench", logging.INFO, "[box/a] first words") in log.record_tuples
 
 
 async def test_the_end_of_a_server_with_a_child_is_noticed(
@@ -1934,6 +1928,7 @@ async def test_an_announcement_without_the_capability_warns(log: Logs) -> None:
     told = "Received tools notification from server without listChanged capability: "
     assert log.record_tuples.count(("workbench", logging.WARNING, f"{told}box/a")) == 1
     assert "Server supports tool change notifications: box/a" not in log.messages
+    assert "Skipping" not in log.text
 
 
 async def test_a_stream_of_changes_that_is_refused_or_ends_at_once_is_left_alone(
@@ -1980,7 +1975,6 @@ async def test_an_error_of_the_server_is_told_and_its_data_have_no_power() -> No
 async def test_an_error_that_addresses_the_client_passes_through(
     mode: str, server: Remote
 ) -> None:
-    """Such is any error of a retry."""
     error = {"code": -32602, "message": "client, act", "data": {"x": [None]}}
     retries: list[Any] = [{"requestState": "s"}, {"inputResponses": {"a": ROOTS}}]
     async with opened(mode, a=OWN_SERVERS["both"]) as client:
@@ -2454,7 +2448,7 @@ async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) 
     config = configuration(
         named=entry("scripted", get, env={"WB_TOKEN": "${WB_TOKEN}", "HOME": "/its"}),
         renamed=entry("scripted", get, env={"WB_OTHER": "${WB_TOKEN:-}"}),
-        argument=entry("scripted", get, "${env:WB_ARG} ${HOME} ${PATH}"),
+        argument=entry("scripted", get, "${env:WB_ARG:-} ${HOME} ${PATH}"),
         off=entry("scripted", get, "${WB_OFF}", disabled=True),
         none=entry("scripted", get, _note="${WB_NOTE}"),
         misspelt=entry("plain", environment={"X": "${WB_TYPO}"}),
@@ -2480,7 +2474,7 @@ FAULTS = {  # when a server does what wrong: what a call answers (a pattern), if
     ("tools_list", "exits"): "not seen the call: exited with status 3.*boom",
     ("initialize", "answers nonsense"): "not seen the call: .*not valid.*capabilities",
     ("tools_call", "asks and exits"): "^Error executing tool .*exited with status 3",
-    ("tools_call", "closes stdout"): "^Error executing tool",
+    ("tools_call", "closes stdout"): "^Error executing tool .*closed its stdout",
     ("tools_call", "writes garbage"): "^\ufffd$",
     ("tools_call", "writes a huge line"): "^answered$",
     ("start", "hangs"): "",
@@ -2843,13 +2837,13 @@ async def test_a_question_ends_with_its_remote_call(end: str, server: Remote) ->
 async def test_a_forgotten_session_is_replaced(server: Remote) -> None:
     async with opened(a=server.at()) as client:
         before = resources()
-        for session, stale in enumerate(("404", "400", "unauthorized"), 2):
+        for session, stale in enumerate(("404", "400", "unauthorized", "error"), 2):
             server.session, server.stale = str(session), stale
             for result in await at_once(9, lambda: use(client, "a", "ok")):
                 assert text(result) == "ok", stale
         await leaves_nothing_behind(before)
-    assert server.calls.count("ok") == 27
-    assert server.calls.count("initialize") == 4
+    assert server.calls.count("ok") == 36
+    assert server.calls.count("initialize") == 5
     assert server.calls.count("DELETE") == 1  # only the last is there to be ended
 
 
@@ -2998,7 +2992,6 @@ async def test_input_that_does_not_conform_is_an_error_that_names_the_field() ->
 
 
 def assert_is_now(shown: str, zone: datetime.tzinfo) -> None:
-    """It is at most a minute old, in the time of this zone, with its offset."""
     moment = datetime.datetime.fromisoformat(shown)
     age = datetime.datetime.now(datetime.UTC) - moment
     assert datetime.timedelta() <= age < datetime.timedelta(minutes=1), zone
@@ -3115,9 +3108,9 @@ def test_an_sse_session_needs_only_an_http_client(toolbox: HttpToolbox) -> None:
         assert info == {"name": "mcp-toolbox", "version": workbench.__version__}
         done = {"jsonrpc": "2.0", "method": "notifications/initialized"}
         assert session.post(json.dumps(done).encode()) == 202
-        call = {"name": "echo", "arguments": {"text": "hello"}}
+        call = {"name": "echo", "arguments": {"text": "session_id="}}
         content = session.result("tools/call", call)["content"]
-        assert content == [{"type": "text", "text": "hello"}]
+        assert content == [{"type": "text", "text": "session_id="}]
 
 
 async def test_a_message_for_no_session_is_answered_400(toolbox: HttpToolbox) -> None:
@@ -3203,7 +3196,6 @@ async def test_bound_elsewhere_it_serves_its_own_names_and_no_foreign_origin() -
 def test_a_signal_ends_it_with_status_0_while_streams_are_open(
     address: str, host: str, signals: str, warning: str
 ) -> None:
-    """It warns only where it is bound elsewhere than to loopback."""
     with (
         http_toolbox(address) as running,
         closing(SseSession(running)) as session,
@@ -3241,8 +3233,9 @@ def test_a_bad_address_is_one_line(toolbox: HttpToolbox, caplog: Logs) -> None:
 
 
 def test_a_bad_configuration_ends_the_program_before_it_starts_anything(
-    tmp_path: Path, capsys: Capture
+    tmp_path: Path, capsys: Capture, monkeypatch: Monkey
 ) -> None:
+    """Not so the built-in toolbox, which needs none."""
     notes = tmp_path / "notes"
     config = configuration(good=entry("noted", notes), s={}, s2={})
     arguments = command(config, tmp_path, "--check")[2:]
@@ -3250,6 +3243,9 @@ def test_a_bad_configuration_ends_the_program_before_it_starts_anything(
     assert not notes.exists()
     told = re.findall("(?m)^(.*?):", capsys.readouterr().err)
     assert told == [arguments[0], AT, f"{AT}2"]
+    monkeypatch.setenv("WORKBENCH_CONFIG", arguments[0])
+    monkeypatch.setattr(workbench, "run_until_signal", lambda *_: 0)
+    assert workbench.main(["--toolbox"]) == 0
 
 
 async def test_the_demo_is_served_and_says_what_it_is(tmp_path: Path) -> None:
@@ -3317,6 +3313,15 @@ def test_a_person_at_a_terminal_is_told_what_it_waits_for(tmp_path: Path) -> Non
         assert re.search("(?s)MCP client.*--check.*--help", stderr.read_text())
         wire.end("SIGINT")
         assert wire.status() in (0, -signal.SIGINT)  # it may not be serving yet
+
+
+def test_stdout_may_be_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "stdout"
+    with path.open("wb") as file, Wire(tmp_path, stdio={"stdout": file}) as wire:
+        wire.begin("initialize", **HANDSHAKE)
+        anyio.run(until, lambda: '"result"' in path.read_text(), 20)
+        wire.end("end of stdin")
+        assert wire.status() == 0
 
 
 def test_check_warns_of_unknown_keys_and_of_filters_that_match_nothing(
@@ -3413,8 +3418,8 @@ CALLS = [  # a tool and its arguments; the status, stdout, and what stderr tells
 
 
 async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
-    # Its tool `result` answers with its arguments.
-    server = entry("eras", OLDER, env={"KEY": "sesame-open"})
+    # Its tool `result` answers with its arguments, here in the older era.
+    server = OWN_SERVERS["both"] | {"env": {"KEY": "sesame-open"}}
     config = workbench.parse_config(configuration(s=server), os.environ)
     for name, arguments, status, stdout, why in CALLS:
         assert await workbench.call_once(config, name, arguments) == status
