@@ -1070,7 +1070,7 @@ BAD_FILES = {
 }
 
 
-def test_a_file_that_is_no_json_is_an_error_that_says_where(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) -> None:
     for data, told in BAD_FILES.items():
         path = tmp_path / ("c.toml" if data.startswith(b"[") else "c.json")
         path.write_bytes(data)
@@ -1311,7 +1311,7 @@ async def test_a_failing_server_costs_only_itself(
     folder = tmp_path / "later"
     config = configuration(a=entry("plain"), b=entry("plain", cwd=str(folder)))
     async with connected(config) as client:
-        monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)  # counts when one is up
+        monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)  # when one is up
         first = await open_box(client)
         monkeypatch.undo()
         assert first["servers_connected"] == 1
