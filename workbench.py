@@ -2460,8 +2460,7 @@ async def _serve(server: Server[Any], client: Streams) -> None:
             if method == "initialize" and is_probed:
                 pending.append(item)
                 return
-            if method == "server/discover":
-                is_probed = True
+            is_probed |= method == "server/discover"
             yield item
         exit_by_force_after(EXIT_TIMEOUT, 0)
 
