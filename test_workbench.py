@@ -2154,8 +2154,8 @@ def test_a_person_at_a_terminal_is_told_what_it_waits_for(tmp_path: Path) -> Non
             "(?s)INFO Serving .*box.*MCP client.*Ctrl-C", stderr.read_text()
         )
         assert "--check" in stderr.read_text()
-        wire.end("SIGINT")
-        assert wire.process.wait(5) in (0, -signal.SIGINT)  # it may not serve yet
+        wire.end("SIGTERM")
+        assert wire.process.wait(5) in (0, -signal.SIGTERM)  # it may not serve yet
 
 
 async def test_check_starts_each_server_once_and_says_when_it_settles(

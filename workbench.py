@@ -238,7 +238,9 @@ class _ConfigReader:
             return
         for name, entry in table.items():
             at = f"{place}.{name}"
-            if name.startswith("_") or not self.is_kind(at, entry, dict):
+            if name.startswith("_"):
+                continue  # a comment
+            if not self.is_kind(at, entry, dict):
                 continue
             off = entry.get("disabled", False)
             on = entry.get("enabled", True)
@@ -1511,7 +1513,7 @@ class _RemoteServer:
             async with self.http.stream(method, self._endpoint, **options) as response:
                 status = f"HTTP {response.status_code} {response.reason_phrase}"
                 if not response.is_success:
-                    raise await self._refusal(response, status)
+                    raise await self._refusal(response, status, item)
                 if response.request.method != method:
                     raise ToolError(f"{self._address}: it redirects to a page")
                 if response.headers.get(_SESSION_ID):
@@ -1527,7 +1529,9 @@ class _RemoteServer:
             kind = Unreached if error.request.url == self._endpoint else ToolError
             raise kind(f"{self._address}: {explain(error)}") from None
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-            raise ToolError(f"{self._address}: {explain(error)}") from None
+            # If the connection has ended, that is what has ended this.
+            failure = self._connection.reason or f"{self._address}: {explain(error)}"
+            raise ToolError(failure) from None
 
     async def _messages_in(self, response: httpx2.Response) -> AsyncIterator[Any]:
         """The messages in the events of a response, or the one in its body."""
@@ -1545,7 +1549,9 @@ class _RemoteServer:
             if message is not None:
                 yield message
 
-    async def _refusal(self, response: httpx2.Response, status: str) -> Exception:
+    async def _refusal(
+        self, response: httpx2.Response, status: str, item: SessionMessage | None
+    ) -> Exception:
         """The error for a response that is no success."""
         text = (await response.aread()).decode(errors="replace")
         # Masked before it is cut: half a secret would not be found.
@@ -1557,7 +1563,10 @@ class _RemoteServer:
             # Servers have other words for a lost session as well, but only 404 says
             # for certain that nothing was executed.
             if is_lost or "session" in text.lower():
-                self._connection.mark_closed(failure, calls_go_on=True)
+                # A call that has lost the client's answer would wait for ever.
+                answers = types.JSONRPCResponse | types.JSONRPCError
+                is_answer = isinstance(getattr(item, "message", None), answers)
+                self._connection.mark_closed(failure, calls_go_on=not is_answer)
             if is_lost:
                 return Unreached(failure)
         with suppress(ValidationError):
@@ -1666,8 +1675,8 @@ _UNREAD_LIMIT = 100  # messages; beyond, a client gets no more notifications
 _PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that fit where there is any room
 
 
-async def serve_stdio(server: Server[Any]) -> None:
-    """Serve over stdin and stdout until one of them is closed.
+async def serve_stdio(server: Server[Any]) -> int:
+    """Serve over stdin and stdout until one of them is closed; the exit status.
 
     The SDK's own streams cost three thread switches a message. Each `initialize` ends a
     run, which may be empty, and begins the next: after any other request, the SDK would
@@ -1706,6 +1715,7 @@ async def serve_stdio(server: Server[Any]) -> None:
                 options = server.create_initialization_options()
                 await server.run(streams, streams, options)
                 is_over = not opening
+    return 0
 
 
 async def _read_stdin(size: int) -> bytes:
@@ -1833,7 +1843,7 @@ async def call_once(config: WorkbenchConfig, name: str, arguments: str = "{}") -
 
 
 async def run_until_signal(
-    status: int, function: Callable[..., Awaitable[int | None]], *arguments: Any
+    status: int, function: Callable[..., Awaitable[int]], *arguments: Any
 ) -> NoReturn:
     """Run a coroutine function, and end with its status; with this one after a signal.
 
@@ -1853,7 +1863,7 @@ async def run_until_signal(
         hangup = getattr(signal, "SIGHUP", signal.SIGTERM)
         for number in (signal.SIGINT, signal.SIGTERM, hangup):
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
-        status = await function(*arguments) or 0
+        status = await function(*arguments)
     os._exit(status)
 
 
