@@ -24,19 +24,8 @@ from typing import Any, Self, get_args
 OLDER, MODERN = "2025-11-25", "2026-07-28"
 RESERVED = "io.modelcontextprotocol/"
 CAPABILITIES = f"{RESERVED}clientCapabilities"
-TOOLS = [
-    "echo",
-    "result",
-    "error",
-    "write",
-    "say",
-    "ask",
-    "rounds",
-    "wait",
-    "seen",
-    "exit",
-    "become",
-]
+TOOLS = ["echo", "result", "error", "write", "say", "ask"]
+TOOLS += ["rounds", "wait", "seen", "exit", "become"]
 
 
 def local(**options: Any) -> dict[str, Any]:
@@ -721,7 +710,7 @@ EVERY_FIELD = {
 
 async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
     read = local(tools=[EVERY_FIELD], about={"instructions": "Größe zählt"})
-    hints = DEFAULT_HINTS | {"title": "T"}
+    hints = {"title": "T", "readOnlyHint": False, "openWorldHint": True}
     bare = local(tools=[tool("bare", description="", annotations=hints)])
     async with connected(b=bare, none=MISSING, a=read) as client:
         answer = text(await client.call_tool("open_toolbox", BOX))
@@ -838,14 +827,18 @@ async def test_a_tool_list_is_read_to_its_end() -> None:
     assert answer["servers_connected"] == 3
 
 
-A_TOOLS, B_TOOLS = [tool("echo"), tool("other")], [tool("read"), tool("other")]
+A_TOOLS, B_TOOLS = [tool("echo"), tool("other")], [tool("read"), tool("o__ther")]
 PARTS: list[tuple[Any, str]] = [
     ("a__*", "a__echo a__other; 2 of 2 tools of a match."),
     (["box__a__echo", "a__ec*"], "a__echo; 1 of 2 tools of a match."),
     ('["*__a__*er"]', "a__other; 1 of 2 tools of a match."),
-    (["read", "o*", "no"], "a__other b__read b__other; 3 of 4 tools of a, b match.*no"),
+    (
+        ["read", "o*", "no"],
+        "a__other b__read b__o__ther; 3 of 4 tools of a, b match.*no",
+    ),
     (["a__ECHO", "x__*"], "; 0 of 2 tools of a match.*a__ECHO.*x__"),
-    (["x__*", "box"], "; (?=.*x__).*box"),
+    (["x__*", "box"], "; 0 of 4 tools of a, b match. No tool matches box, x__"),
+    ("box__b__o__ther", "b__o__ther; 1 of 2 tools of b match."),
 ]
 
 
@@ -856,7 +849,7 @@ async def test_a_part_has_the_matching_tools_and_a_note_that_counts_them() -> No
             names, _, note = expected.partition("; ")
             shown = [each["name"].removeprefix("box__") for each in answer["tools"]]
             assert " ".join(shown) == names, part
-            assert re.search(note, answer["note"]), part
+            assert re.fullmatch(note + ".{,2}", answer["note"]), part
         nothing: Any
         for nothing in ([], "", "[]"):
             assert await open_box(client, nothing) == await open_box(client)
@@ -886,7 +879,7 @@ def size(value: Any) -> int:
 
 
 LISTS = "answer(request, {{'tools': [tool(f't{{n}}', description={}) for n in {}]}})"
-ENOUGH = "chr(10) + 'ä' * 250 + chr(10) + 'z' * (n * 7 % 40 * 99)"
+ENOUGH = "chr(10) + 'ä' * (150 + 3 * n) + chr(10) + 'z' * (n * 7 % 40 * 99)"
 ENOUGH = LISTS.format(ENOUGH, "range(40)")
 TOO_MANY = LISTS.format("'ä' * (n * 77 % 400)", "range(200)")
 
@@ -904,7 +897,7 @@ async def test_only_the_longest_tools_are_shortened(
     kept, cut = [0], [10**9]
     for shown, longer in zip(answer["tools"], whole, strict=True):
         first_line = longer["description"].strip().partition("\n")[0]
-        if len(first_line) > 200:
+        if first_line[:200] != longer["description"].strip():
             first_line = first_line[:200] + "…"
         shorter = {"name": longer["name"], "description": first_line}
         if code == TOO_MANY:  # even with beginnings alone
@@ -1739,6 +1732,13 @@ async def test_a_remote_server_that_does_not_connect_says_why_in_one_line(
         url = servers[name]["url"].partition("?")[0]
         assert url in why or name in ("403", "spoilt"), why
         assert re.search(FAILED.get(name, (b"", ""))[1], why), why
+
+
+async def test_a_remote_server_is_listed_anew_at_each_opening(remote: Remote) -> None:
+    async with connected(a=remote.at()) as client:
+        await open_box(client)
+        remote.answers["later"] = text_result("later")
+        assert "box__a__later" in str((await open_box(client))["tools"])
 
 
 async def test_a_request_that_fails_costs_only_its_own_call(remote: Remote) -> None:

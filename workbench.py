@@ -880,6 +880,8 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 _LOG_LIMIT = 8192  # bytes of a line of output that is logged
 _MASK_LIMIT = 1 << 18  # bytes of it that are masked before it is cut
 _NOT_VALID = "its answer is not valid MCP"
+# What may come of a request of the session; a `ValidationError` is a ValueError.
+_FAULTS = (MCPError, ToolError, ValueError, RuntimeError, TimeoutError)
 _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 
@@ -1021,7 +1023,7 @@ class Connection:
         if self.session.protocol_version is None:
             try:
                 await self.session.initialize()
-            except (MCPError, ToolError, RuntimeError):
+            except _FAULTS:
                 # It may know the newer era alone.
                 if not await self._discover():
                     raise
@@ -1029,8 +1031,7 @@ class Connection:
 
     async def _discover(self) -> bool:
         """Whether the server knows the newer era, which is agreed on then."""
-        faults = suppress(MCPError, ToolError, RuntimeError, ValidationError)
-        with faults, anyio.move_on_after(REPLY_TIMEOUT):
+        with suppress(*_FAULTS), anyio.move_on_after(REPLY_TIMEOUT):
             await self.session.discover()
         return self.session.protocol_version is not None
 
@@ -1077,13 +1078,7 @@ class Connection:
             try:
                 with anyio.fail_after(ANSWER_TIMEOUT):
                     self._replace_tools(await self._list_tools())
-            except (
-                MCPError,
-                ToolError,
-                ValueError,
-                RuntimeError,
-                TimeoutError,
-            ) as error:
+            except _FAULTS as error:
                 log.warning("%s: kept its old tools: %s", self.name, explain(error))
             finally:
                 refreshed.set()
