@@ -1552,6 +1552,8 @@ class _RemoteServer:
         # Masked before it is cut: half a secret would not be found.
         shown = " ".join(self._connection.workbench.config.mask(text).split())
         failure = f"{self._address}: {status} {beginning(shown, 300)}"
+        if response.history:
+            return ToolError(failure)  # what has redirected us may have executed it
         is_lost = response.status_code == 404
         request = response.request
         if request.method == "POST" and _SESSION_ID in request.headers:
