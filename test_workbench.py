@@ -521,8 +521,10 @@ def test_the_file_of_another_client_is_a_configuration(
     title, _, written = written.partition("\n")
     file = Path(title.split(": ")[1])
     file.write_text(written.replace("FOLDER", os.getcwd()), "utf-8")
+    config = workbench.load_config(str(file))
+    assert config.variables == ({"KEY": "k"} if "KEY" in written else {})
     found = []
-    for name, box in workbench.load_config(str(file)).toolboxes.items():
+    for name, box in config.toolboxes.items():
         server = box.servers[name]
         words = [f"{name}:", server.command or server.url]
         if server.transport == "sse":
@@ -805,9 +807,10 @@ async def test_a_reason_is_one_readable_line_that_tells_the_cause() -> None:
 
 
 PAGES = """
-number = int((request.get("params") or {{}}).get("cursor") or 0)
-more = {{"nextCursor": str(min(number + 1, {}))}}
-answer(request, {{"tools": [tool(f"t{{number}}")], **more}})
+cursor = int((request.get("params") or {{}}).get("cursor") or 0)
+more = {{"nextCursor": str(min(cursor + 1, {}))}}
+self.pages = getattr(self, "pages", 0) + 1
+answer(request, {{"tools": [tool(f"t{{self.pages}}")], **more}})
 """
 
 
@@ -822,8 +825,8 @@ async def test_a_tool_list_is_read_to_its_end() -> None:
     async with connected(**servers) as client:
         answer = await open_box(client)
     shown = [each["name"] for each in answer["tools"]]
-    assert shown[:3] == ["box__three__t0", "box__three__t1", "box__three__t2"]
-    assert shown[3:] == [f"box__many__t{number}" for number in range(250)]
+    assert shown[:3] == [f"box__three__t{page}" for page in range(1, 4)]
+    assert shown[3:] == [f"box__many__t{page}" for page in range(1, 251)]
     assert answer["servers_connected"] == 3
 
 
@@ -1330,6 +1333,9 @@ async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> Non
     async with connected(mode, a=a) as client:
         for result in RESULTS:
             assert await raw_call(client, "a", "result", result) == result
+        result = text_result("a list", structuredContent=[1])  # of 2026-07-28 alone
+        came = await raw_call(client, "a", "result", result)
+    assert (came == result) == ((mode, eras) == ("auto", BOTH))
 
 
 @pytest.mark.parametrize("eras", [OLDER, MODERN])
@@ -1378,9 +1384,8 @@ QUESTIONS: list[tuple[str, dict[str, Any], Any]] = [  # and the client's answers
 
 async def test_a_servers_question_reaches_the_client_and_the_answer_goes_back() -> None:
     ear = Ear()
-    async with connected(
-        "legacy", callbacks=ear.callbacks, a=local(eras=BOTH)
-    ) as client:
+    a = local(eras=BOTH)
+    async with connected("legacy", callbacks=ear.callbacks, a=a) as client:
         for method, params, answer in QUESTIONS:
             ear.heard.clear()
             asked = params and {**params, "_meta": {"answer": answer}}
@@ -1394,14 +1399,9 @@ async def test_a_servers_question_reaches_the_client_and_the_answer_goes_back() 
 
 async def test_an_older_client_is_asked_all_questions_round_after_round() -> None:
     ear = Ear()
-    sign_in: dict[str, Any] = {
-        key: value for key, value in SIGN_IN.items() if key != "elicitationId"
-    }
-    sign_in |= {"_meta": {"answer": {"action": "decline"}}}
-    asked: dict[str, Any] = {
-        "a": ELICIT,
-        "b": {"method": "elicitation/create", "params": sign_in},
-    }
+    sign_in: dict[str, Any] = {"_meta": {"answer": {"action": "decline"}}, **SIGN_IN}
+    del sign_in["elicitationId"]  # which 2026-07-28 has not, and older ones need
+    asked: dict[str, Any] = {"a": ELICIT, "b": ELICIT | {"params": sign_in}}
     asked["c"] = {"method": "roots/list", "params": {}}
     answers = {"a": ACCEPTED, "b": {"action": "decline"}, "c": ROOTS}
     given = {"rounds": [{"inputRequests": asked}, {}, {"inputRequests": asked}]}
@@ -1409,9 +1409,7 @@ async def test_an_older_client_is_asked_all_questions_round_after_round() -> Non
         assert await answer_of(client, "a", "rounds", given) == answers
         seen = await answer_of(client, "a", "seen")
     assert seen["responses"] == [None, answers, None, answers]
-    assert ear.heard[1][
-        "elicitationId"
-    ]  # which 2026-07-28 has not, and older ones need
+    assert ear.heard[1]["elicitationId"]
 
 
 def asking(answer: Any) -> dict[str, Any]:
@@ -1423,9 +1421,8 @@ async def test_a_client_of_2026_answers_the_rounds_of_its_call_itself() -> None:
     ear = Ear()
     answers = {"who": ACCEPTED}
     given = {"rounds": [asking(ACCEPTED), {}, asking(ACCEPTED)]}
-    async with connected(
-        "auto", callbacks=ear.callbacks, a=local(eras=MODERN)
-    ) as client:
+    a = local(eras=MODERN)
+    async with connected("auto", callbacks=ear.callbacks, a=a) as client:
         assert await answer_of(client, "a", "rounds", given) == answers
         seen = await answer_of(client, "a", "seen")
     assert seen["responses"] == [None, answers, None, answers]
@@ -1456,9 +1453,8 @@ OFFERS: list[tuple[str, str, dict[str, Any]]] = [
 async def test_a_server_is_offered_what_the_client_declared() -> None:
     for mode, able, offered in OFFERS:
         ear = Ear(able)
-        async with connected(
-            mode, callbacks=ear.callbacks, a=local(eras=BOTH)
-        ) as client:
+        a = local(eras=BOTH)
+        async with connected(mode, callbacks=ear.callbacks, a=a) as client:
             await killed(await pid_of(client, "a"))
             seen = await answer_of(client, "a", "seen")
         assert (seen["era"] == MODERN) == (mode == "auto")
@@ -1766,7 +1762,8 @@ async def test_streams_are_heard_while_they_are_open(remote: Remote, log: Logs) 
     """That of a call, with a question before its answer, and that of the server."""
 
     async def ask(request: dict[str, Any], stream: Any) -> None:
-        stream.write(STREAM + event({**ELICIT, "id": "question"}))
+        remote.answers[request["id"]] = take  # ids of requests and of questions are two
+        stream.write(STREAM + event({**ELICIT, "id": request["id"]}))
         result = json_result(await answered)
         stream.write(event({"id": request["id"], "result": result}))
         await anyio.sleep_forever()
@@ -1780,7 +1777,7 @@ async def test_streams_are_heard_while_they_are_open(remote: Remote, log: Logs) 
         await anyio.sleep_forever()
 
     answered = asyncio.get_running_loop().create_future()
-    remote.answers.update(ask=ask, question=take, GET=announce)
+    remote.answers.update(ask=ask, GET=announce)
     async with connected(callbacks=Ear().callbacks, a=remote.at()) as client:
         assert await answer_of(client, "a", "ask") == ACCEPTED
         received = "Received tools/list_changed notification from server: box/a"
@@ -1926,6 +1923,7 @@ def next_event(stream: http.client.HTTPResponse) -> list[str]:
 
 
 async def test_an_sse_session_needs_only_an_http_client(toolbox: HttpToolbox) -> None:
+    assert toolbox.status("GET", "/mcp", headers={"Mcp-Session-Id": "x"}) >= 400
     with toolbox.ask("GET", "/mcp") as stream:
         assert stream.headers.get_content_type() == "text/event-stream"
         event, endpoint = next_event(stream)
@@ -1985,7 +1983,7 @@ async def test_a_page_that_found_us_is_refused_on_every_route(
                 assert (await client.request(method, "http://x/mcp")).status_code == 403
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:", "0.0.0.0:"])
+@pytest.mark.parametrize("host", ["", "127.0.0.1:", "0.0.0.0:"])
 def test_a_signal_ends_it_with_status_0_while_a_stream_is_open(host: str) -> None:
     """Bound to other than loopback, it has warned that there is no authentication."""
     with HttpToolbox(host) as running, running.ask("GET", "/mcp") as stream:
@@ -1993,7 +1991,7 @@ def test_a_signal_ends_it_with_status_0_while_a_stream_is_open(host: str) -> Non
         running.process.send_signal(signal.SIGTERM)
         _, log = running.process.communicate(timeout=20)
         assert running.process.returncode == 0
-    assert ("authentication" in log) == ("WARNING" in log) == (host != "127.0.0.1:")
+    assert ("authentication" in log) == ("WARNING" in log) == (host == "0.0.0.0:")
 
 
 # === Running ==========================================================================
