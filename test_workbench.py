@@ -442,15 +442,15 @@ def test_what_is_ignored_is_warned_about_unless_it_is_meant_to_be(log: Logs) -> 
     server = {"command": "x", "timeout": 1, "autoApprove": ["${"], "_x": "${"}
     off = {"command": "${UNSET}", "disabled": True}
     data = configuration(s=server, off=off, _was={"env": 7}, _comment=[1])
-    data["toolboxes"]["box"].update(_comment="${UNSET}")
+    data["toolboxes"]["box"].update(_comment="${UNSET}", oops=1)
     data["toolboxes"]["_comment"] = 7
     data.update(_comment="${", mcpServers={}, toolMode="proxy")
     config = workbench.parse_config(data)
     assert config.toolboxes == {
         "box": workbench.ToolboxConfig("A box", {"s": workbench.ServerConfig("x")}),
     }
-    [of_server] = [each for each in log.messages if each.startswith(f"{AT}: ")]
-    assert "autoApprove" in of_server and "timeout" in of_server
+    told = r".* mcpServers, .*box: .* oops, .*\.s: .* timeout, autoApprove, .*"
+    assert re.fullmatch(told, "".join(log.messages))
 
 
 # Files as other clients write them; below each, for every server: its toolbox's name,

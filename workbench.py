@@ -185,6 +185,7 @@ _FIELDS: dict[str, tuple[type, str]] = {
     "tool_filters": (list, "toolFilters includeTools enabled_tools tools"),
     "excluded_tools": (list, "excludeTools disabledTools disabled_tools"),
 }
+_SWITCHES = {"disabled", "enabled"}
 _TYPE_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
 _TYPE_NAMES |= {bool: "a boolean", int: "a number", float: "a number"}
 _TYPE_NAMES |= {type(None): "nothing"}
@@ -197,6 +198,14 @@ Configuration field 'toolMode' set to {!r} is no longer supported.
 Dynamic mode was removed in version 0.10.0.
 Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is now implicit).
 For migration guidance, see: "Upgrading" in README.md"""
+
+
+def _unknown_keys(entry: JSON, at: str, known: set[str]) -> str:
+    unknown = [key for key in entry if key[:1] != "_" and key not in known]
+    names = ", ".join(unknown)
+    if names:
+        log.warning("%s: unknown keys %s, ignored", at, names)
+    return names
 
 
 @dataclass
@@ -214,6 +223,7 @@ class _ConfigReader:
             tables[own] = data["projects"][os.getcwd()]["mcpServers"]
         if "toolboxes" in data:
             tables = {"toolboxes": data["toolboxes"]}
+            _unknown_keys(data, "configuration", {"toolboxes", "toolMode"})
         if not tables:
             keys = " or ".join(["toolboxes", *_CLIENT_KEYS])
             self.problems.append(f"configuration: expected an object with {keys}")
@@ -225,6 +235,7 @@ class _ConfigReader:
                 about = entry.get("description") or f"Tools of the MCP server '{name}'"
                 members = iter([(name, at, entry)])
                 if place == "toolboxes":
+                    _unknown_keys(entry, at, {"description", "mcpServers", *_SWITCHES})
                     about = entry.get("description") or None
                     members = self.entries(f"{at}.mcpServers", entry.get("mcpServers"))
                 servers = {one: self.read_server(p, each) for one, p, each in members}
@@ -255,7 +266,7 @@ class _ConfigReader:
     def read_server(self, at: str, entry: JSON) -> ServerConfig:
         """One server entry, as this or another client writes it."""
         values: JSON = {}
-        known = {"description", "disabled", "enabled"}
+        known = {"description", *_SWITCHES}
         for name, (kind, spellings) in _FIELDS.items():
             for key in spellings.split():
                 known.add(key)
@@ -267,12 +278,10 @@ class _ConfigReader:
                 # Some clients write these for what is not there.
                 if value not in (None, ""):
                     values[name] = self.read(f"{at}.{key}", value, kind)
-        unknown = [key for key in entry if key[:1] != "_" and key not in known]
-        if unknown:
-            log.warning("%s: unknown keys %s, ignored", at, ", ".join(unknown))
+        unknown = _unknown_keys(entry, at, known)
         if ("command" in values) == ("url" in values):
             found = "both" if "url" in values else "neither"
-            beside = ", ".join(unknown) or "no unknown key"
+            beside = unknown or "no unknown key"
             problem = f"expected 'command' or 'url', found {found} (and {beside})"
             self.problems.append(f"{at}: {problem}")
         return ServerConfig(**values)
