@@ -1816,7 +1816,7 @@ async def test_a_call_is_sent_once_more_after_404_alone(remote: Remote) -> None:
     assert remote.calls.count("lost") == 3 and remote.calls.count("other") == 1
 
 
-INSTALLED = Path(workbench.__file__).parent / ".ci/servers"
+INSTALLED = ROOT / ".ci/servers"
 
 
 @pytest.mark.skipif(not INSTALLED.exists(), reason=".ci/run installs real servers")
