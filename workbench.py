@@ -203,7 +203,7 @@ For migration guidance, see: "Upgrading" in README.md"""
 def _unknown_keys(entry: JSON, at: str, known: set[str]) -> str:
     unknown = [key for key in entry if key[:1] != "_" and key not in known]
     names = ", ".join(unknown)
-    if names:
+    if unknown:
         log.warning("%s: unknown keys %s, ignored", at, names)
     return names
 
