@@ -1807,13 +1807,17 @@ async def test_a_forgotten_session_is_replaced(remote: Remote) -> None:
 async def test_a_call_is_sent_once_more_after_404_alone(remote: Remote) -> None:
     """No other words prove that nothing was executed, nor does it without a session."""
     remote.answers.update(lost=response(404), other=response(400, "No session"))
-    async with connected(a=remote.at()) as client:
+    remote.answers["/moved"] = response(307, location="/mcp")
+    async with connected(a=remote.at(), b=remote.at("/moved")) as client:
+        for sent in (2, 4):  # with those to /moved; each call has a session of its own
+            assert "HTTP 404" in await error_of(client, "b", "lost")
+            assert {*map(remote.calls.count, ("initialize", "lost"))} == {sent}
         assert "HTTP 404" in await error_of(client, "a", "lost")
         assert "HTTP 400" in await error_of(client, "a", "other")
         remote.session = ""
         assert text(await use(client, "a", "ok")) == "ok"
         assert "HTTP 404" in await error_of(client, "a", "lost")
-    assert remote.calls.count("lost") == 3 and remote.calls.count("other") == 1
+    assert remote.calls.count("lost") == 7 and remote.calls.count("other") == 1
 
 
 INSTALLED = ROOT / ".ci/servers"
@@ -2132,19 +2136,15 @@ async def test_the_demo_is_served_and_says_what_it_is(tmp_path: Path) -> None:
 
 
 HOW = ".* mcp.* pip install 'mcp>=2.3,<3'.* uv run .*\n"
-FIRST_CONTACTS = {  # what is wrong; what stderr tells
-    "sys.modules['mcp'] = None": HOW,  # there is no such package
-    "sys.modules['mcp'] = sys": HOW,  # one that lacks what newer ones have
-}
 
 
 def test_what_cannot_start_ends_in_one_sentence() -> None:
-    for code, told in FIRST_CONTACTS.items():
-        script = f"import runpy, sys; {code}; sys.argv.pop(0); "
+    for package in ("None", "sys"):  # none, and one without what newer ones have
+        script = f"import runpy, sys; sys.modules['mcp'] = {package}; sys.argv.pop(0); "
         script += "runpy.run_path(sys.argv[0], run_name='__main__')"
         line = [sys.executable, "-c", script, workbench.__file__, "--help"]
         process = subprocess.run(line, stderr=PIPE, text=True, check=False)
-        assert re.fullmatch(told, process.stderr)
+        assert re.fullmatch(HOW, process.stderr)
         assert process.returncode == 1
 
 

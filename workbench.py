@@ -1561,8 +1561,6 @@ class _RemoteServer:
         # Masked before it is cut: half a secret would not be found.
         shown = " ".join(self._connection.workbench.config.mask(text).split())
         failure = f"{self._address}: {status} {beginning(shown, 300)}"
-        if response.history:
-            return ToolError(failure)  # what has redirected us may have executed it
         is_lost = response.status_code == 404
         request = response.request
         if request.method == "POST" and _SESSION_ID in request.headers:
@@ -1574,7 +1572,8 @@ class _RemoteServer:
                 is_answer = isinstance(getattr(item, "message", None), answers)
                 self._connection.mark_closed(failure, calls_go_on=not is_answer)
             if is_lost:
-                return Unreached(failure)
+                # What has redirected us may have executed it: that is not sent again.
+                return ToolError(failure) if response.history else Unreached(failure)
         with suppress(ValidationError):
             own = types.JSONRPCError.model_validate_json(text).error
             return MCPError(own.code, f"{own.message} ({status})", own.data)
