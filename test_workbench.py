@@ -408,13 +408,13 @@ BAD_CONFIGURATIONS = """
   servers.s: .*object.* found a boolean
 {"mcpServers": {"s": {"comand": "s3cret", "enabled": "yes"}, "t": {"args": "s3cret"}}}
   mcpServers.s.enabled: .*boolean.* found a string
-  mcpServers.s: .*command.*url.*neither.*comand
+  mcpServers.s: .*command.*url.* found comand, enabled
   mcpServers.t.args: .*list.* found a string
-  mcpServers.t: .*command.*url.*neither
+  mcpServers.t: .*command.*url.* found args
 {"mcpServers": {"s": {"command": "s3cret", "url": "http://${NO}/", "args": ["y", {}]}}}
   mcpServers.s.args.1.: .*string.* found an object
   mcpServers.s.url: .*variable NO 
-  mcpServers.s: .*command.*url.*both
+  mcpServers.s: .*command.*url.* found command, url, args
 {"toolMode": "dynamic", "toolboxes": []}
   Configuration field 'toolMode' set to 'dynamic' is no longer supported.
   Dynamic mode was removed in version 0.10.0.
@@ -449,7 +449,7 @@ def test_what_is_ignored_is_warned_about_unless_it_is_meant_to_be(log: Logs) -> 
     assert config.toolboxes == {
         "box": workbench.ToolboxConfig("A box", {"s": workbench.ServerConfig("x")}),
     }
-    told = r".* mcpServers, .*box: .* oops, .*\.s: .* timeout, autoApprove, .*"
+    told = r".*box: .* oops, .*\.s: .* autoApprove, timeout, .*"
     assert re.fullmatch(told, "".join(log.messages))
 
 

@@ -153,13 +153,12 @@ class WorkbenchConfig:
         secrets = [*self.variables.values()]
         for toolbox in self.toolboxes.values():
             for server in toolbox.servers.values():
-                secrets += server.env.values()
-                for header in server.headers.values():
-                    # Of `Bearer TOKEN`, the token may be told alone.
-                    secrets += [header, *header.split()]
-                login = "".join(re.findall("//([^/?#]*)@", server.url))
-                query = server.url.partition("?")[2]
-                secrets += [login, query, *re.split("[:#&=]", f"{login}&{query}")]
+                # The login and the query of a URL.
+                texts = re.findall(r"(?<=//)[^/?#]*(?=@)|(?<=\?).*", server.url)
+                texts += server.headers.values()
+                # A part may be told alone, such as the token of `Bearer TOKEN`.
+                parts = re.split(r"[\s:#&=]+", " ".join(texts))
+                secrets += [*texts, *parts, *server.env.values()]
         forms: set[str] = set()
         for secret in secrets:
             # Nobody could act on an error that hides which file was not found.
@@ -185,7 +184,8 @@ _FIELDS: dict[str, tuple[type, str]] = {
     "tool_filters": (list, "toolFilters includeTools enabled_tools tools"),
     "excluded_tools": (list, "excludeTools disabledTools disabled_tools"),
 }
-_SWITCHES = {"disabled", "enabled"}
+_KNOWN_KEYS = {"description", "mcpServers", "disabled", "enabled"}
+_KNOWN_KEYS |= {key for _, keys in _FIELDS.values() for key in keys.split()}
 _TYPE_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
 _TYPE_NAMES |= {bool: "a boolean", int: "a number", float: "a number"}
 _TYPE_NAMES |= {type(None): "nothing"}
@@ -198,14 +198,6 @@ Configuration field 'toolMode' set to {!r} is no longer supported.
 Dynamic mode was removed in version 0.10.0.
 Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is now implicit).
 For migration guidance, see: "Upgrading" in README.md"""
-
-
-def _unknown_keys(entry: JSON, at: str, known: set[str]) -> str:
-    unknown = [key for key in entry if key[:1] != "_" and key not in known]
-    names = ", ".join(unknown)
-    if unknown:
-        log.warning("%s: unknown keys %s, ignored", at, names)
-    return names
 
 
 @dataclass
@@ -223,7 +215,6 @@ class _ConfigReader:
             tables[own] = data["projects"][os.getcwd()]["mcpServers"]
         if "toolboxes" in data:
             tables = {"toolboxes": data["toolboxes"]}
-            _unknown_keys(data, "configuration", {"toolboxes", "toolMode"})
         if not tables:
             keys = " or ".join(["toolboxes", *_CLIENT_KEYS])
             self.problems.append(f"configuration: expected an object with {keys}")
@@ -235,7 +226,6 @@ class _ConfigReader:
                 about = entry.get("description") or f"Tools of the MCP server '{name}'"
                 members = iter([(name, at, entry)])
                 if place == "toolboxes":
-                    _unknown_keys(entry, at, {"description", "mcpServers", *_SWITCHES})
                     about = entry.get("description") or None
                     members = self.entries(f"{at}.mcpServers", entry.get("mcpServers"))
                 servers = {one: self.read_server(p, each) for one, p, each in members}
@@ -261,15 +251,17 @@ class _ConfigReader:
                 continue
             if "__" in name or name[-1:] in ("", "_"):
                 self.problems.append(f"{at}: a name must not have '__' or end in '_'")
+            others = sorted(entry.keys() - _KNOWN_KEYS)
+            unknown = [key for key in others if not key.startswith("_")]
+            if unknown:
+                log.warning("%s: unknown keys %s, ignored", at, ", ".join(unknown))
             yield name, at, entry
 
     def read_server(self, at: str, entry: JSON) -> ServerConfig:
         """One server entry, as this or another client writes it."""
         values: JSON = {}
-        known = {"description", *_SWITCHES}
         for name, (kind, spellings) in _FIELDS.items():
             for key in spellings.split():
-                known.add(key)
                 value = entry.get(key)
                 if key == "tools" and isinstance(value, dict):
                     continue  # Codex keeps there which of them were approved
@@ -278,11 +270,9 @@ class _ConfigReader:
                 # Some clients write these for what is not there.
                 if value not in (None, ""):
                     values[name] = self.read(f"{at}.{key}", value, kind)
-        unknown = _unknown_keys(entry, at, known)
         if ("command" in values) == ("url" in values):
-            found = "both" if "url" in values else "neither"
-            beside = unknown or "no unknown key"
-            problem = f"expected 'command' or 'url', found {found} (and {beside})"
+            found = ", ".join(entry) or "nothing"
+            problem = f"expected one of 'command' and 'url', found {found}"
             self.problems.append(f"{at}: {problem}")
         return ServerConfig(**values)
 
@@ -341,11 +331,6 @@ _COMMENT = rf"(?s){_STRING}|//[^\n]*|/\*.*?\*/"
 _TRAILING_COMMA = rf"(?s){_STRING}|,(?=\s*[\]}}])"
 
 
-def _blank(found: re.Match[str]) -> str:
-    # Spaces in the place of what is no JSON keep the lines and columns in errors.
-    return found[1] or re.sub("[^\n]", " ", found[0])
-
-
 def decode_json(text: str | bytes) -> Any:
     """What a JSON text stands for; raises ValueError or RecursionError."""
     # JavaScript cuts texts within surrogate pairs. A half has no UTF-8, and no way out.
@@ -357,12 +342,14 @@ def load_config(path: str) -> WorkbenchConfig:
     """Read the configuration file at `path`; any fault of it raises `ConfigError`."""
     try:
         with open(path, encoding="utf-8-sig") as file:
-            text = file.read()
+            text = plain = file.read()
         if path.endswith(".toml"):
             data = tomllib.loads(text)
         else:
-            text_of_json = re.sub(_COMMENT, _blank, text)
-            data = decode_json(re.sub(_TRAILING_COMMA, _blank, text_of_json))
+            # Spaces in their place keep the lines and columns in errors.
+            for noise in (_COMMENT, _TRAILING_COMMA):
+                plain = re.sub(noise, lambda m: m[1] or re.sub(r"\S", " ", m[0]), plain)
+            data = decode_json(plain)
     except (OSError, ValueError, RecursionError) as error:
         problem = f"expected JSON (TOML in *.toml) in UTF-8, found: {error}"
         raise ConfigError(f"{path}: {problem}") from None
@@ -436,17 +423,6 @@ class Workbench:
             self.task_group.start_soon(connections[server].run)
         return connections[server]
 
-    async def start_and_wait(self, toolbox: str, server: str) -> Connection:
-        """The connection of a server, when it is up with current tools or has ended."""
-        for _ in range(2):
-            connection = self.start(toolbox, server)
-            await connection.wait_until_current()
-            # That a remote server was restarted shows only when it is asked. And some
-            # end when they are probed: see `_negotiate`.
-            if connection.is_up or not connection.worth_restarting:
-                break
-        return connection
-
     def servers_of(self, toolbox: str) -> Mapping[str, ServerConfig]:
         """The configured servers of a toolbox; `ToolError` if there is no such one."""
         if toolbox in self.config.toolboxes:
@@ -470,7 +446,13 @@ class Workbench:
         settled: list[str] = []
 
         async def wait_for(server: str) -> None:
-            connection = await self.start_and_wait(toolbox, server)
+            connection = self.start(toolbox, server)
+            await connection.wait_until_current()
+            if connection.ended and connection.worth_restarting:
+                # That a remote server was restarted shows only when it is asked. And
+                # some end when they are probed: see `_negotiate`.
+                connection = self.start(toolbox, server)
+                await connection.wait_until_current()
             if connection.is_up:
                 waiting.cancel_scope.deadline = began + OPEN_TIMEOUT
             settled.append(server)
@@ -490,9 +472,10 @@ class Workbench:
 
     def describe(self, toolbox: str, servers: list[str], patterns: list[str]) -> JSON:
         """The result of `open_toolbox`: these servers' state and their tools."""
-        up: list[Connection] = []
-        connecting: list[str] = []
+        up = []
+        connecting = []
         failed = {}
+        tools = []
         unmatched = set(patterns)
         for server in servers:
             connection = self.open_toolboxes[toolbox][server]
@@ -505,11 +488,16 @@ class Workbench:
                 failed[server] = connection.describe_end()
             else:
                 connecting.append(server)
-        tools, matched = matching_tools(up, patterns)
+        for connection in up:
+            for name, tool in connection.tools.items():
+                found = find_patterns(patterns, toolbox, connection.server, name)
+                unmatched -= found
+                if found:
+                    tools.append(describe_tool(connection, tool))
         note = ""
         is_part = patterns != ["*"]
         if is_part:
-            note = describe_matches(up, len(tools), unmatched - matched)
+            note = describe_part(up, len(tools), unmatched)
         if connecting:
             again = "Call open_toolbox again to get their tools."
             note += f" Still starting: {', '.join(connecting)}. {again}"
@@ -544,12 +532,13 @@ class Workbench:
             connection = self.start(toolbox, server)
             if tool not in connection.tools:
                 with anyio.move_on_after(ANSWER_TIMEOUT):
-                    await self.start_and_wait(toolbox, server)
-                connection = self.open_toolboxes[toolbox][server]
+                    await connection.wait_until_current()
             if not connection.settled.is_set():
                 raise ToolError(f"{whose} is still starting: call again")
             if connection.ended:
                 failure = connection.describe_end()
+                if connection.worth_restarting:
+                    continue
                 break
             if tool not in connection.tools:
                 close = difflib.get_close_matches(tool, connection.tools, cutoff=0.5)
@@ -571,23 +560,7 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
         task_group.cancel_scope.cancel()
 
 
-def matching_tools(
-    connections: list[Connection], patterns: list[str]
-) -> tuple[list[JSON], set[str]]:
-    """The tools that a pattern matches, and the patterns that match any."""
-    tools = []
-    matched = set()
-    for connection in connections:
-        names = (connection.toolbox, connection.server)
-        for name, tool in connection.tools.items():
-            found = find_patterns(patterns, *names, name)
-            matched |= found
-            if found:
-                tools.append(describe_tool(connection, tool))
-    return tools, matched
-
-
-def describe_matches(up: list[Connection], number: int, unmatched: set[str]) -> str:
+def describe_part(up: list[Connection], number: int, unmatched: set[str]) -> str:
     """How many of which servers' tools match, so that a model may look wider."""
     note = ""
     if up:
@@ -637,23 +610,18 @@ def describe_tool(connection: Connection, tool: types.Tool) -> JSON:
 def bounded(answer: JSON) -> JSON:
     """An answer without what is empty, in `ANSWER_LIMIT` characters.
 
-    The longest tools keep name and beginning of description, then only the name.
+    The longest tools keep name and beginning of description, then only the name; no
+    more of them than necessary.
     """
     always = ("servers_connected", "tools")
     answer = {key: item for key, item in answer.items() if item or key in always}
-    if _size(answer) > ANSWER_LIMIT:
-        # What servers say at length must not cost all the tools.
-        for texts in (answer.get("instructions", {}), answer.get("servers_failed", {})):
-            for server, text in texts.items():
-                plain = _CONTROLS.sub(" ", text)  # in JSON, each has six characters
-                texts[server] = beginning(plain, ANSWER_LIMIT // 5 // len(texts))
-    if _size(answer) > ANSWER_LIMIT:
-        shorten(answer)
-    return answer
-
-
-def shorten(answer: JSON) -> None:
-    """Shorten the longest tools of an answer, no more of them than necessary."""
+    if _size(answer) <= ANSWER_LIMIT:
+        return answer
+    # What servers say at length must not cost all the tools.
+    for texts in (answer.get("instructions", {}), answer.get("servers_failed", {})):
+        for server, text in texts.items():
+            plain = _CONTROLS.sub(" ", text)  # in JSON, each has six characters
+            texts[server] = beginning(plain, ANSWER_LIMIT // 5 // len(texts))
     tools = answer["tools"]
     about = f"of {len(tools)} tools are listed without inputSchema: call open_toolbox "
     about += "with their names in 'tools' to get it."
@@ -670,7 +638,9 @@ def shorten(answer: JSON) -> None:
                 del tool[key]
             excess += _size(tool)
     number = sum("inputSchema" not in tool for tool in tools)
-    answer["note"] = f"{answer.get('note', '')} {number} {about}".strip()
+    if number:
+        answer["note"] = f"{answer.get('note', '')} {number} {about}".strip()
+    return answer
 
 
 def _size(value: JSON) -> int:
@@ -941,19 +911,16 @@ class Connection:
         self.output: deque[str] = deque(maxlen=20)
         self.settled = anyio.Event()
         self.closed = anyio.Event()
+        self.is_up = False
         self.worth_restarting = False  # if it ends, the next one may do better
         self.is_older = False  # it is spoken to in the older era alone
         self.is_probed = False  # it was sent `server/discover`, and may end of that
         self._scope = anyio.CancelScope(deadline=anyio.current_time() + CONNECT_TIMEOUT)
         self._calls = 0  # in flight
-        # A listing of the tools is due; the last one that became due has ended.
-        self._changed = anyio.Event()
+        # The listing of tools that is due, if one is; and the end of the last such one.
+        self._due: asyncio.Queue[anyio.Event] = asyncio.Queue()
         self._refreshed = anyio.Event()
         self._refreshed.set()
-
-    @property
-    def is_up(self) -> bool:
-        return self.settled.is_set() and not self.closed.is_set()
 
     @property
     def ended(self) -> bool:
@@ -971,13 +938,9 @@ class Connection:
         """Nothing can be sent over the connection any more; the first reason counts."""
         if not self.closed.is_set():
             self.reason = " ".join(self.workbench.config.mask(reason).split())[:2000]
+        self.is_up = False
         self.closed.set()
-        if not calls_go_on:
-            self._scope.cancel()
-        self._leave_if_idle()
-
-    def _leave_if_idle(self) -> None:
-        if self.closed.is_set() and not self._calls:
+        if not (calls_go_on and self._calls):
             self._scope.cancel()
 
     def describe_end(self) -> str:
@@ -996,7 +959,7 @@ class Connection:
                     self.tools = await self._list_tools()
                     # From now on it may live as long as it likes.
                     self._scope.deadline = math.inf
-                    self.worth_restarting = True
+                    self.is_up = self.worth_restarting = True
                     self.settled.set()
                     self._log_start()
                     await self._keep_tools_current()
@@ -1072,34 +1035,29 @@ class Connection:
         if not self._refreshed.is_set():
             said = "Skipping duplicate discovery - already in progress"
             log.debug("%s for: %s", said, self.name)
-        if not self._changed.is_set():
-            self._changed.set()
+        if self._due.empty():
             self._refreshed = anyio.Event()
+            self._due.put_nowait(self._refreshed)
 
     async def _keep_tools_current(self) -> None:
         """List the tools again after changes, one listing at a time."""
         while True:
-            await self._changed.wait()
-            # Swapped before the listing begins: changes during it cost one more, and
-            # none of them is lost.
-            self._changed = anyio.Event()
-            refreshed = self._refreshed
+            # Taken before the listing begins: changes during it cost one more, and none
+            # of them is lost.
+            refreshed = await self._due.get()
+            old = self.tools
             try:
                 with anyio.fail_after(ANSWER_TIMEOUT):
-                    self._replace_tools(await self._list_tools())
+                    self.tools = new = await self._list_tools()
+                added = len(new.keys() - old.keys())
+                removed = len(old.keys() - new.keys())
+                modified = sum(old[name] != new[name] for name in old.keys() & new)
+                counts = f"{added} added, {removed} removed, {modified} modified"
+                log.info("%s: tools refreshed: %s", self.name, counts)
             except _FAULTS as error:
                 log.warning("%s: kept its old tools: %s", self.name, explain(error))
             finally:
                 refreshed.set()
-
-    def _replace_tools(self, new: dict[str, types.Tool]) -> None:
-        old = self.tools
-        self.tools = new
-        added = len(new.keys() - old.keys())
-        removed = len(old.keys() - new.keys())
-        modified = sum(old[name] != new[name] for name in old.keys() & new.keys())
-        counts = f"{added} added, {removed} removed, {modified} modified"
-        log.info("%s: tools refreshed: %s", self.name, counts)
 
     async def wait_until_current(self) -> None:
         """Wait until it is up or has ended, and a while for a listing that is due."""
@@ -1171,7 +1129,8 @@ class Connection:
             raise ToolError(told) from None
         finally:
             self._calls -= 1
-            self._leave_if_idle()
+            if self.closed.is_set():
+                self.mark_closed("", calls_go_on=True)
 
     async def _answer_questions(self, result: JSON) -> JSON:
         """An older client's answers to an `InputRequiredResult`, as params of a retry.
@@ -1184,10 +1143,7 @@ class Connection:
         if required.request_state is not None:
             params["requestState"] = required.request_state
         for key, question in (required.input_requests or {}).items():
-            try:
-                answer = await self.session.dispatch_input_request(context, question)
-            except MCPError as error:
-                answer = error.error
+            answer = await self.session.dispatch_input_request(context, question)
             if isinstance(answer, types.ErrorData):
                 raise ToolError(f"no answer to its {question.method}: {answer.message}")
             response = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
