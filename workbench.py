@@ -333,6 +333,8 @@ _TRAILING_COMMA = rf"(?s){_STRING}|,(?=\s*[\]}}])"
 
 def decode_json(text: str | bytes) -> Any:
     """What a JSON text stands for; raises ValueError or RecursionError."""
+    with suppress(ValueError):
+        return from_json(text)
     # JavaScript cuts texts within surrogate pairs. A half has no UTF-8, and no way out.
     whole = json.dumps(json.loads(text), ensure_ascii=False)
     return json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
@@ -1222,21 +1224,15 @@ _LINE_LIMIT = 128 << 20  # bytes of one that is a message
 def _read_message(line: bytes) -> types.JSONRPCMessage | None:
     """A JSON-RPC message, or None; for an answer that is not valid, an error."""
     adapter: TypeAdapter[types.JSONRPCMessage] = types.jsonrpc_message_adapter
-    # Not the adapter's own parser, which takes seconds over a megabyte that is no message.
-    message: Any = None
-    with suppress(ValueError):
-        message = from_json(line)
-    if message is None:
-        # Half a surrogate pair, or deep nesting.
-        with suppress(ValueError, RecursionError):
-            message = decode_json(line.decode(errors="replace"))
+    # Not the adapter's own parser, which fails on half a surrogate pair, and takes
+    # seconds over a megabyte that is no message.
+    message = _decode(line.decode(errors="replace"))
     with suppress(ValidationError):
         return adapter.validate_python(message, by_name=False)
-    if not isinstance(message, dict) or "method" in message:
-        return None
-    with suppress(ValidationError):
+    if isinstance(message, dict) and "method" not in message:
         failure = {"code": types.INTERNAL_ERROR, "message": _NOT_VALID}
-        return adapter.validate_python(message | {"error": failure})
+        with suppress(ValidationError):
+            return adapter.validate_python(message | {"error": failure})
     return None
 
 
@@ -1245,20 +1241,20 @@ def _dump(message: types.JSONRPCMessage) -> bytes:
 
 
 async def _lines(read: Callable[[int], Awaitable[bytes]]) -> AsyncIterator[bytes]:
-    """The lines that can be read, without their ends, cut where they pass the limit."""
+    """The lines that can be read, without their ends, until one passes the limit."""
     line = bytearray()
     # A pipe that breaks is one that ends.
     with suppress(OSError):
         while chunk := await read(_CHUNK):
             *ends, rest = chunk.split(b"\n")
             for end in ends:
-                line += end
-                yield bytes(line)[:_LINE_LIMIT]
+                yield bytes(line + end)
                 line.clear()
                 # Who writes without end would have the event loop to himself.
                 await asyncio.sleep(0)
             line += rest
-            del line[_LINE_LIMIT:]
+            if len(line) > _LINE_LIMIT:
+                return  # it may be an answer that a call waits for
     if line:
         yield bytes(line)
 
@@ -1299,10 +1295,8 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
             message = _read_message(line)
             if message is not None:
                 yield SessionMessage(message)
-            elif len(line) < _LINE_LIMIT:
-                self._connection.log_output(line)
             else:
-                break  # it may have been an answer that a call waits for
+                self._connection.log_output(line)
         await asyncio.wait([self._stderr_read], timeout=DRAIN_TIMEOUT)
         status = self._process.get_returncode()
         end = f"exited with status {status}"
