@@ -388,33 +388,33 @@ AT = "toolboxes.box.mcpServers.s"
 # Each line of JSON is a configuration; below it are its problems, as patterns.
 BAD_CONFIGURATIONS = """
 []
-  configuration: .*object
+  configuration: .*object.* found a list
+  configuration: .*toolboxes
 {"projects": {}, "theme": "dark"}
   .*toolboxes.*mcpServers.*servers.*context_servers.*mcp_servers
-{"toolboxes": {"t": null, "u": {}}}
-  toolboxes.t: .*object
-  toolboxes.u.mcpServers: .*object
-  toolboxes.u.description: .*string
+{"toolboxes": {"t": null}}
+  toolboxes.t: .*object.* found nothing
+  toolboxes.t.mcpServers: .*object
+  toolboxes.t.description: .*string
 {"toolboxes": {"a__b": {"description": "d", "mcpServers": {"a_": {"command": "x"}}}}}
   toolboxes.a__b: .*__
   toolboxes.a__b.mcpServers.a_: .*_
-{"mcpServers": {"s": {"command": "x", "args": ["${NO} ${NO_2} ${a"], "cwd": 7}}}
-  mcpServers.s.args.0.: .*variable NO .*\\${NO:-
-  mcpServers.s.args.0.: .*variable NO_2 .*\\${NO_2:-
-  mcpServers.s.args.0.: .*}
+{"mcpServers": {"s": {"command": "x", "args": ["${NO} ${a"], "cwd": 7}}}
+  mcpServers.s.args.0.: .*variable that is set, or .*, not \\${NO}
+  mcpServers.s.args.0.: .*variable that is set, or .*, not \\${a$
   mcpServers.s.cwd: .*string.* found a number
 {"servers": {"": {"command": "x"}, "s": true}}
   servers.*: .*_
   servers.s: .*object.* found a boolean
-{"mcpServers": {"s": {"comand": "s3cret", "enabled": "yes"}, "t": {"args": "s3cret"}}}
-  mcpServers.s.enabled: .*boolean.* found a string
-  mcpServers.s: .*command.*url.* found comand, enabled
+  servers.s: .*command.*url
+{"mcpServers": {"s": {"comand": "s3cret", "enabled": true}, "t": {"args": "s3cret"}}}
+  mcpServers.s: .*command.*url.* 'comand, enabled'
   mcpServers.t.args: .*list.* found a string
-  mcpServers.t: .*command.*url.* found args
+  mcpServers.t: .*command.*url.* 'args'
 {"mcpServers": {"s": {"command": "s3cret", "url": "http://${NO}/", "args": ["y", {}]}}}
   mcpServers.s.args.1.: .*string.* found an object
-  mcpServers.s.url: .*variable NO 
-  mcpServers.s: .*command.*url.* found command, url, args
+  mcpServers.s.url: .*variable.* not \\${NO}
+  mcpServers.s: .*command.*url.* 'command, url, args'
 {"toolMode": "dynamic", "toolboxes": []}
   Configuration field 'toolMode' set to 'dynamic' is no longer supported.
   Dynamic mode was removed in version 0.10.0.
@@ -574,10 +574,10 @@ def test_a_variable_expands_in_one_pass_to_its_value_as_it_is(
 
 
 BAD_FILES = {
-    b"": "line 1 column 1 ",
-    b'{"a":\n x}': "line 2 column 2 ",
+    b"": "line 1 column 0",
+    b'{"a":\n x}': "line 2 column 2",
     b"[mcp_servers.s]\n# x\n{": "line 3, column 1",
-    b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6 ",
+    b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
     b'{"\xe4": 1}': "UTF-8",
 }
 

@@ -161,14 +161,13 @@ class WorkbenchConfig:
                 secrets += [*texts, *parts, *server.env.values()]
         forms: set[str] = set()
         for secret in secrets:
-            # Nobody could act on an error that hides which file was not found.
-            if not os.path.exists(secret):
-                for line in (secret, *secret.splitlines()):
+            for line in (secret, *secret.splitlines()):
+                # Nobody could act on an error that hides which file was not found.
+                if len(line.strip()) >= 8 and not os.path.exists(line):
                     escaped = json.dumps(line, ensure_ascii=False)[1:-1]
                     forms |= {line, escaped, json.dumps(line)[1:-1]}
         # A secret may be part of another: the longer one has to be tried first.
-        longest_first = sorted(forms, key=len, reverse=True)
-        return [form for form in longest_first if len(form.strip()) >= 8]
+        return sorted(forms, key=len, reverse=True)
 
 
 _CLIENT_KEYS = ("mcpServers", "servers", "context_servers", "mcp_servers")
@@ -187,11 +186,10 @@ _FIELDS: dict[str, tuple[type, str]] = {
 _KNOWN_KEYS = {"description", "mcpServers", "disabled", "enabled"}
 _KNOWN_KEYS |= {key for _, keys in _FIELDS.values() for key in keys.split()}
 _TYPE_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
-_TYPE_NAMES |= {bool: "a boolean", int: "a number", float: "a number"}
-_TYPE_NAMES |= {type(None): "nothing"}
+_TYPE_NAMES |= {bool: "a boolean", type(None): "nothing"}
 _VARIABLE = r"\$\{(?:env:)?([A-Z_][A-Z0-9_]*)"
 _REFERENCE = re.compile(
-    rf"{_VARIABLE}(?::-([^}}]*))?\}}|(\$\{{[^}}]*\}}|\$[A-Z_][A-Z0-9_]*\b)|\$\{{"
+    rf"{_VARIABLE}(?::-([^}}]*))?\}}|(\$\{{[^}}]*\}}|\$[A-Z_][A-Z0-9_]*\b)|\$\{{\w*"
 )
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
@@ -206,8 +204,9 @@ class _ConfigReader:
 
     problems: list[str] = field(default_factory=list)
 
-    def read_toolboxes(self, data: JSON) -> dict[str, ToolboxConfig]:
+    def read_toolboxes(self, file: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of a file; each server of another client's file is its own."""
+        data = self.expect("configuration", file, dict)
         tables = {key: data[key] for key in _CLIENT_KEYS if key in data}
         # `claude mcp add` writes into the entry of the project in ~/.claude.json.
         with suppress(LookupError, TypeError, OSError):
@@ -235,21 +234,14 @@ class _ConfigReader:
 
     def entries(self, place: str, table: Any) -> Iterator[tuple[str, str, JSON]]:
         """Name, place and content of each toolbox or server that is not left out."""
-        if not self.is_kind(place, table, dict):
-            return
-        for name, entry in table.items():
+        for name, value in self.expect(place, table, dict).items():
             at = f"{place}.{name}"
             if name.startswith("_"):
                 continue  # a comment
-            if not self.is_kind(at, entry, dict):
+            entry = self.expect(at, value, dict)
+            if entry.get("disabled") or not entry.get("enabled", True):
                 continue
-            off = entry.get("disabled", False)
-            on = entry.get("enabled", True)
-            self.is_kind(f"{at}.disabled", off, bool)
-            self.is_kind(f"{at}.enabled", on, bool)
-            if off is True or on is False:
-                continue
-            if "__" in name or name[-1:] in ("", "_"):
+            if "__" in f"_{name}_":
                 self.problems.append(f"{at}: a name must not have '__' or end in '_'")
             others = sorted(entry.keys() - _KNOWN_KEYS)
             unknown = [key for key in others if not key.startswith("_")]
@@ -265,57 +257,48 @@ class _ConfigReader:
                 value = entry.get(key)
                 if key == "tools" and isinstance(value, dict):
                     continue  # Codex keeps there which of them were approved
-                if name == "tool_filters" and value == "*":
-                    continue
-                # Some clients write these for what is not there.
-                if value not in (None, ""):
+                # Clients write these for what is not there, and for all tools.
+                if value not in (None, "", "*"):
                     values[name] = self.read(f"{at}.{key}", value, kind)
         if ("command" in values) == ("url" in values):
-            found = ", ".join(entry) or "nothing"
-            problem = f"expected one of 'command' and 'url', found {found}"
-            self.problems.append(f"{at}: {problem}")
+            keys = ", ".join(entry)
+            self.problems.append(f"{at}: expected either command or url in '{keys}'")
         return ServerConfig(**values)
-
-    def is_kind(self, at: str, value: Any, kind: type) -> bool:
-        """Whether a value is of this JSON type; if not, that is a problem."""
-        if not isinstance(value, kind):
-            # The type alone: the value may be secret.
-            found = _TYPE_NAMES.get(type(value), type(value).__name__)
-            self.problems.append(f"{at}: expected {_TYPE_NAMES[kind]}, found {found}")
-        return isinstance(value, kind)
 
     def read(self, at: str, value: Any, kind: type) -> Any:
         """A string, a list or an object of strings, with references expanded."""
-        if not self.is_kind(at, value, kind):
-            return kind()
+        value = self.expect(at, value, kind)
         if kind is list:
             return tuple(self.read(f"{at}[{i}]", v, str) for i, v in enumerate(value))
         if kind is dict:
             return {key: self.read(f"{at}.{key}", value[key], str) for key in value}
         return _REFERENCE.sub(functools.partial(self.expand, at), value)
 
+    def expect(self, at: str, value: Any, kind: type) -> Any:
+        """The value, if it is of this JSON type; else an empty one, and a problem."""
+        if isinstance(value, kind):
+            return value
+        # The type alone: the value may be secret.
+        found = _TYPE_NAMES.get(type(value), "a number")
+        self.problems.append(f"{at}: expected {_TYPE_NAMES[kind]}, found {found}")
+        return kind()
+
     def expand(self, at: str, reference: re.Match[str]) -> str:
         """The value of `${VAR}` or `${VAR:-default}`; what is neither stays as is."""
         name, default, foreign = reference.groups()
         value = os.environ.get(name or "", default)
-        if value is not None:
-            return value
         if foreign:
             log.warning("%s: %s is no ${VARIABLE} and stays as it is", at, foreign)
-        elif name:
-            hint = f"set it, or write ${{{name}:-default}}"
-            self.problems.append(f"{at}: variable {name} is not set: {hint}")
-        else:
-            self.problems.append(f"{at}: expected a '}}' after '${{', found none")
-        return reference[0]
+        elif value is None:
+            expected = "a variable that is set, or ${NAME:-default}"
+            self.problems.append(f"{at}: expected {expected}, not {reference[0]}")
+        return reference[0] if value is None else value
 
 
-def parse_config(
-    data: Any, source: str = "configuration", text: str = ""
-) -> WorkbenchConfig:
+def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchConfig:
     """Check a configuration, decoded from this text; `ConfigError` for its problems."""
     reader = _ConfigReader()
-    toolboxes = reader.read_toolboxes(data if isinstance(data, dict) else {})
+    toolboxes = reader.read_toolboxes(data)
     if reader.problems:
         raise ConfigError("\n".join([f"{source}:", *reader.problems]))
     # Wherever they stand, in a comment too: a token that is meant for one server must
@@ -331,15 +314,6 @@ _COMMENT = rf"(?s){_STRING}|//[^\n]*|/\*.*?\*/"
 _TRAILING_COMMA = rf"(?s){_STRING}|,(?=\s*[\]}}])"
 
 
-def decode_json(text: str | bytes) -> Any:
-    """What a JSON text stands for; raises ValueError or RecursionError."""
-    with suppress(ValueError):
-        return from_json(text)
-    # JavaScript cuts texts within surrogate pairs. A half has no UTF-8, and no way out.
-    whole = json.dumps(json.loads(text), ensure_ascii=False)
-    return json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
-
-
 def load_config(path: str) -> WorkbenchConfig:
     """Read the configuration file at `path`; any fault of it raises `ConfigError`."""
     try:
@@ -350,11 +324,10 @@ def load_config(path: str) -> WorkbenchConfig:
         else:
             # Spaces in their place keep the lines and columns in errors.
             for noise in (_COMMENT, _TRAILING_COMMA):
-                plain = re.sub(noise, lambda m: m[1] or re.sub(r"\S", " ", m[0]), plain)
-            data = decode_json(plain)
+                plain = re.sub(noise, lambda m: m[1] or re.sub(".", " ", m[0]), plain)
+            data = from_json(plain)
     except (OSError, ValueError, RecursionError) as error:
-        problem = f"expected JSON (TOML in *.toml) in UTF-8, found: {error}"
-        raise ConfigError(f"{path}: {problem}") from None
+        raise ConfigError(f"{path}: expected UTF-8 and JSON or TOML: {error}") from None
     return parse_config(data, path, text)
 
 
@@ -366,9 +339,8 @@ def find_config(argument: str | None) -> WorkbenchConfig:
     if path:
         return load_config(path)
     server = ServerConfig(sys.executable, (os.path.abspath(__file__), "--toolbox"))
-    return WorkbenchConfig(
-        {"demo": ToolboxConfig("Echo and time", {"toolbox": server})}
-    )
+    demo = ToolboxConfig("Echo and time", {"toolbox": server})
+    return WorkbenchConfig({"demo": demo})
 
 
 # === Tool names =======================================================================
@@ -378,12 +350,10 @@ _FORM = "{toolbox}__{server}__{tool}"
 
 
 def find_patterns(patterns: list[str], *names: str) -> set[str]:
-    """Those that match toolbox, server and tool; or just these two, if no tool is given.
-
-    Parts are counted from the right: `read_*` is of any server, `slack__*` all of one.
-    """
+    """Those that match toolbox, server and tool; or what can be there, without a tool."""
     found = set()
     for pattern in patterns:
+        # From the right: `read_*` is of any server, `slack__*` all of one.
         parts = ["*", "*", *pattern.split("__", 2)][-3:]
         if all(map(fnmatch.fnmatchcase, names, parts)):
             found.add(pattern)
@@ -729,7 +699,7 @@ def text_result(text: str, is_error: bool = False) -> JSON:
 def _decode(value: Any) -> Any:
     """What a string holds as JSON: models tend to send lists and objects so."""
     with suppress(TypeError, ValueError, RecursionError):
-        value = decode_json(value)
+        value = from_json(value)
     return {} if value is None else value
 
 
