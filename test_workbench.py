@@ -401,7 +401,7 @@ BAD_CONFIGURATIONS = """
   toolboxes.a__b.mcpServers.a_: .*_
 {"mcpServers": {"s": {"command": "x", "args": ["${NO} ${a"], "cwd": 7}}}
   mcpServers.s.args.0.: .*variable that is set, or .*, not \\${NO}
-  mcpServers.s.args.0.: .*variable that is set, or .*, not \\${a$
+  mcpServers.s.args.0.: .*variable that is set, or .*, not \\${$
   mcpServers.s.cwd: .*string.* found a number
 {"servers": {"": {"command": "x"}, "s": true}}
   servers.*: .*_
@@ -578,7 +578,7 @@ BAD_FILES = {
     b'{"a":\n x}': "line 2 column 2",
     b"[mcp_servers.s]\n# x\n{": "line 3, column 1",
     b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
-    b'{"\xe4": 1}': "UTF-8",
+    b'{"\xe4": 1}': "utf-8",
 }
 
 

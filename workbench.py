@@ -188,9 +188,8 @@ _KNOWN_KEYS |= {key for _, keys in _FIELDS.values() for key in keys.split()}
 _TYPE_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
 _TYPE_NAMES |= {bool: "a boolean", type(None): "nothing"}
 _VARIABLE = r"\$\{(?:env:)?([A-Z_][A-Z0-9_]*)"
-_REFERENCE = re.compile(
-    rf"{_VARIABLE}(?::-([^}}]*))?\}}|(\$\{{[^}}]*\}}|\$[A-Z_][A-Z0-9_]*\b)|\$\{{\w*"
-)
+_FOREIGN = r"\$\{[^}]*\}|\$[A-Z_][A-Z0-9_]*\b"
+_REFERENCE = re.compile(rf"{_VARIABLE}(?::-([^}}]*))?\}}|({_FOREIGN})|\$\{{")
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
 Dynamic mode was removed in version 0.10.0.
@@ -210,8 +209,8 @@ class _ConfigReader:
         tables = {key: data[key] for key in _CLIENT_KEYS if key in data}
         # `claude mcp add` writes into the entry of the project in ~/.claude.json.
         with suppress(LookupError, TypeError, OSError):
-            own = f"projects.{os.getcwd()}.mcpServers"
-            tables[own] = data["projects"][os.getcwd()]["mcpServers"]
+            cwd = os.getcwd()
+            tables[f"projects.{cwd}.mcpServers"] = data["projects"][cwd]["mcpServers"]
         if "toolboxes" in data:
             tables = {"toolboxes": data["toolboxes"]}
         if not tables:
@@ -327,7 +326,7 @@ def load_config(path: str) -> WorkbenchConfig:
                 plain = re.sub(noise, lambda m: m[1] or re.sub(".", " ", m[0]), plain)
             data = from_json(plain)
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: expected UTF-8 and JSON or TOML: {error}") from None
+        raise ConfigError(f"{path}: cannot be read as JSON or TOML: {error}") from None
     return parse_config(data, path, text)
 
 
@@ -350,7 +349,7 @@ _FORM = "{toolbox}__{server}__{tool}"
 
 
 def find_patterns(patterns: list[str], *names: str) -> set[str]:
-    """Those that match toolbox, server and tool; or what can be there, without a tool."""
+    """Those that match toolbox, server and tool, or may do so if no tool is given."""
     found = set()
     for pattern in patterns:
         # From the right: `read_*` is of any server, `slack__*` all of one.
