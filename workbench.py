@@ -129,10 +129,6 @@ class ToolboxConfig:
     servers: Mapping[str, ServerConfig]
 
 
-# Terminal sequences and control characters, all but the line feed.
-_CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x09\x0b-\x1f\x7f-\x9f]")
-
-
 @dataclass(frozen=True)
 class WorkbenchConfig:
     """A checked configuration, with its `${VAR}` references expanded."""
@@ -190,6 +186,12 @@ _TYPE_NAMES |= {bool: "a boolean", type(None): "nothing"}
 _VARIABLE = r"\$\{(?:env:)?([A-Z_][A-Z0-9_]*)"
 _FOREIGN = r"\$\{[^}]*\}|\$[A-Z_][A-Z0-9_]*\b"
 _REFERENCE = re.compile(rf"{_VARIABLE}(?::-([^}}]*))?\}}|({_FOREIGN})|\$\{{")
+# Editors write JSON with comments and trailing commas.
+_STRING = r'("(?:[^"\\]|\\.)*")'
+_COMMENT = rf"(?s){_STRING}|//[^\n]*|/\*.*?\*/"
+_TRAILING_COMMA = rf"(?s){_STRING}|,(?=\s*[\]}}])"
+# Terminal sequences and control characters, all but the line feed.
+_CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
 Dynamic mode was removed in version 0.10.0.
@@ -305,12 +307,6 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     named = re.findall(_VARIABLE, text + json.dumps(data, default=str))
     variables = {name: os.environ[name] for name in os.environ.keys() & set(named)}
     return WorkbenchConfig(toolboxes, variables, source)
-
-
-# Editors write JSON with comments and trailing commas.
-_STRING = r'("(?:[^"\\]|\\.)*")'
-_COMMENT = rf"(?s){_STRING}|//[^\n]*|/\*.*?\*/"
-_TRAILING_COMMA = rf"(?s){_STRING}|,(?=\s*[\]}}])"
 
 
 def load_config(path: str) -> WorkbenchConfig:
