@@ -1516,6 +1516,8 @@ async def _remote_transport(connection: Connection) -> AsyncIterator[Streams]:
 # === Built-in toolbox =================================================================
 # A server of our own with two tools, made in the same way, over stdio or HTTP.
 
+# This machine, with or without a port: bound to it, we answer only to its names.
+_LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
 _Text = Annotated[str, Field(description="The text to echo back.")]
 _ZONE = "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to UTC."
 _Timezone = Annotated[str, Field(default="UTC", description=_ZONE)]
@@ -1532,8 +1534,7 @@ async def time(context: Any, timezone: _Timezone) -> JSON:
         # UTC needs no zone data, unlike any other.
         zone = datetime.UTC if timezone == "UTC" else zoneinfo.ZoneInfo(timezone)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        expected = "expected an IANA name (Europe/Paris)"
-        raise ToolError(f"Unknown timezone {timezone!r}: {expected}") from None
+        raise ToolError(f"Unknown timezone {timezone!r}: no IANA name") from None
     return text_result(datetime.datetime.now(zone).isoformat(timespec="seconds"))
 
 
@@ -1541,12 +1542,6 @@ def create_toolbox_server() -> Server[Any]:
     """The built-in toolbox as a low-level MCP server. A tool is added here."""
     tools = [make_tool(echo, "Echo Tool"), make_tool(time, "Time Tool")]
     return tool_server("mcp-toolbox", tools, WorkbenchConfig({}))
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine; bound to it, we answer only to its names."""
-    name = host.lower().strip("[]")
-    return re.fullmatch(r"localhost|::1|127(\.\d+){1,3}", name) is not None
 
 
 def toolbox_app(bound_to: str) -> ASGIApp:
@@ -1571,7 +1566,7 @@ def toolbox_app(bound_to: str) -> ASGIApp:
         request = Request(scope)
         host = request.headers.get("host", "")
         origin = request.headers.get("origin", f"http://{host}")
-        is_known = is_loopback(re.sub(r":\d+$", "", host)) or not is_loopback(bound_to)
+        is_known = _LOOPBACK.fullmatch(host) or not _LOOPBACK.fullmatch(bound_to)
         is_stream = request.method == "GET" and _SESSION_ID not in request.headers
         if not is_known or origin.partition("://")[2] != host:
             await Response("Invalid Host or Origin", 403)(scope, receive, send)
@@ -1595,8 +1590,8 @@ _UNREAD_LIMIT = 100  # messages; beyond, a client gets no more notifications
 _PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that fit where there is any room
 
 
-async def serve_stdio(server: Server[Any]) -> int:
-    """Serve over stdin and stdout until one of them is closed; the exit status.
+async def serve_stdio(server: Server[Any]) -> None:
+    """Serve over stdin and stdout until one of them is closed.
 
     The SDK's own streams cost three thread switches a message. Each `initialize` ends a
     run, which may be empty, and begins the next: after any other request, the SDK would
@@ -1626,16 +1621,13 @@ async def serve_stdio(server: Server[Any]) -> int:
         if unread < _UNREAD_LIMIT or not is_notification:
             outgoing.send_nowait(_dump(item.message) + b"\n")
 
+    options = server.create_initialization_options()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_write_stdout, unsent)
-        is_over = False
         with outgoing:
-            while not is_over:
+            while True:
                 streams = Streams(messages_of_one_run(), send)
-                options = server.create_initialization_options()
                 await server.run(streams, streams, options)
-                is_over = not opening
-    return 0
 
 
 async def _read_stdin(size: int) -> bytes:
@@ -1670,8 +1662,8 @@ def _has_room(descriptor: int) -> bool:
     return bool(select.select((), (descriptor,), (), 0)[1])
 
 
-async def serve_http(address: str) -> int:
-    """Serve the built-in toolbox on `[HOST:]PORT`; the exit status."""
+async def serve_http(address: str) -> None:
+    """Serve the built-in toolbox on `[HOST:]PORT`."""
     import uvicorn  # slow to import, and only needed here
 
     host, _, port = address.rpartition(":")
@@ -1679,31 +1671,26 @@ async def serve_http(address: str) -> int:
     if not port.isdecimal():
         sys.exit(f"Cannot listen on {address}: expected [HOST:]PORT")
     log.info("Toolbox at http://%s:%s/mcp", host, port)
-    if not is_loopback(host):
+    if not _LOOPBACK.fullmatch(host):
         log.warning("No authentication: bind to %s in a trusted environment only", host)
     config = uvicorn.Config(toolbox_app(host), host, int(port), log_config=None)
     # Without a timeout, it would wait for the open streams.
     config.timeout_graceful_shutdown = 1
-    server = uvicorn.Server(config)
-    # It has logged that the port is in use.
-    with suppress(SystemExit):
-        await server.serve()
-    return int(not server.started)
+    await uvicorn.Server(config).serve()
 
 
 async def check(config: WorkbenchConfig) -> int:
     """Start every server, side by side, and report on each; 1 if one of them failed."""
     connections: list[Connection] = []
     async with running_workbench(config) as workbench:
-        for toolbox, entry in config.toolboxes.items():
-            for server in entry.servers:
-                connections.append(workbench.start(toolbox, server))
+        async with anyio.create_task_group() as reports:
+            for toolbox, entry in config.toolboxes.items():
+                for server in entry.servers:
+                    connections.append(workbench.start(toolbox, server))
+                    reports.start_soon(_report, connections[-1])
         if not connections:
             print(f"No server is configured in {config.source}.")
             return 1
-        async with anyio.create_task_group() as reports:
-            for connection in connections:
-                reports.start_soon(_report, connection)
         tools: list[types.Tool] = []
         for connection in connections:
             tools += connection.tools.values()
@@ -1715,40 +1702,34 @@ async def check(config: WorkbenchConfig) -> int:
 
 
 async def _report(connection: Connection) -> None:
-    began = anyio.current_time()
-    with anyio.move_on_after(10):
-        await connection.settled.wait()
-    if not connection.settled.is_set():
-        print(f"Still starting: {connection.name}")
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    late = loop.call_later(10, print, f"Still starting: {connection.name}")
     await connection.settled.wait()
-    seconds = anyio.current_time() - began
-    name, toolbox = connection.server, connection.toolbox
-    lines = [f"FAILED  {seconds:5.1f} s  {connection.reason}", *connection.output]
+    late.cancel()
+    took = f"{loop.time() - began:5.1f} s"
+    result = "\n    ".join([f"FAILED  {took}  {connection.reason}", *connection.output])
     if connection.is_up:
-        answer = bounded(connection.workbench.describe(toolbox, [name], ["*"]))
-        cost = _cost([], compact(answer))
+        workbench, toolbox = connection.workbench, connection.toolbox
+        answer = bounded(workbench.describe(toolbox, [connection.server], ["*"]))
         number = counted(len(connection.tools), "tool")
-        lines = [f"ok      {seconds:5.1f} s  {number:8}  {cost}"]
+        result = f"ok      {took}  {number:8}  {_cost([], compact(answer))}"
     # In another client's file, each server is a toolbox of its own name.
-    if name != toolbox:
-        name = connection.name
-    report = "\n    ".join(lines)
-    print(f"{name:20} {report}")
+    name = connection.name.removeprefix(f"{connection.server}/")
+    print(f"{name:20} {result}")
 
 
 def _cost(tools: list[types.Tool], text: str = "") -> str:
     """What a text and tools take of a model's context, as clients send them."""
-    sent = {"name", "description", "input_schema"}
-    for tool in tools:
-        text += tool.model_dump_json(include=sent, by_alias=True)
-    size = len(text.encode())
+    sent = {"__all__": {"name", "description", "input_schema"}}
+    size = len(to_json(tools, include=sent)) + len(text.encode())
     return f"{size:,} bytes (about {size // 4:,} tokens)"
 
 
-async def call_once(config: WorkbenchConfig, name: str, arguments: str = "{}") -> int:
+async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     """Call one tool as an MCP client does and print its result; the exit status."""
-    toolbox = name.split("__")[0]
-    given = {"toolbox_name": toolbox, "tool_name": name, "arguments": arguments}
+    given = {"toolbox_name": name.split("__")[0], "tool_name": name}
+    given["arguments"] = " ".join(words) or "{}"
     async with Client(create_server(config), mode="legacy") as client:
         try:
             result = await client.call_tool("use_tool", given)
@@ -1763,7 +1744,7 @@ async def call_once(config: WorkbenchConfig, name: str, arguments: str = "{}") -
 
 
 async def run_until_signal(
-    status: int, function: Callable[..., Awaitable[int]], *arguments: Any
+    status: int, function: Callable[..., Awaitable[int | None]], *arguments: Any
 ) -> NoReturn:
     """Run a coroutine function, and end with its status; with this one after a signal.
 
@@ -1783,7 +1764,7 @@ async def run_until_signal(
         hangup = getattr(signal, "SIGHUP", signal.SIGTERM)
         for number in (signal.SIGINT, signal.SIGTERM, hangup):
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
-        status = await function(*arguments)
+        status = await function(*arguments) or 0
     os._exit(status)
 
 
@@ -1796,8 +1777,6 @@ class _StderrHandler(logging.Handler):
     config = WorkbenchConfig({})  # whose secrets are masked
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not log.isEnabledFor(logging.DEBUG):
-            record.exc_info = record.exc_text = None
         line = self.config.mask(self.format(record)).encode(errors="replace") + b"\n"
         # Nobody may read it any more.
         with suppress(OSError):
@@ -1805,7 +1784,7 @@ class _StderrHandler(logging.Handler):
                 line = line[os.write(2, line[:_PIPE_BUF]) :]
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """Run the command line; it does not return."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -1813,22 +1792,18 @@ def main(arguments: list[str] | None = None) -> None:
     add = parser.add_argument
     add("config", nargs="?", metavar="CONFIG", help="path of the configuration file")
     add("--check", action="store_true", help="start every server, report on each")
-    add("--call", nargs="+", default=[], metavar=("NAME", "JSON"), help="call a tool")
+    add("--call", nargs="+", metavar=("NAME", "JSON"), help="call one tool")
     add("--toolbox", action="store_true", help="serve the built-in echo and time")
-    add("--http", metavar="[HOST:]PORT", help="serve the toolbox over HTTP")
+    add("--http", metavar="[HOST:]PORT", help="serve echo and time over HTTP")
     add("--verbose", action="store_true", help="log debug lines")
-    options = parser.parse_args(arguments)
-    if options.http and not options.toolbox:
-        parser.error("--http goes with --toolbox")
-    if len(options.call) > 2:
-        parser.error("--call takes NAME and one JSON object; CONFIG goes before --call")
+    options = parser.parse_args()
     handler = _StderrHandler()
     form = "%(asctime)s %(levelname)s %(message)s"
     logging.basicConfig(format=form, handlers=[handler])
     log.setLevel(logging.DEBUG if options.verbose else logging.INFO)
+    if options.http:
+        anyio.run(run_until_signal, 0, serve_http, options.http)
     if options.toolbox:
-        if options.http:
-            anyio.run(run_until_signal, 0, serve_http, options.http)
         anyio.run(run_until_signal, 0, serve_stdio, create_toolbox_server())
     config = handler.config = find_config(options.config)
     if (options.check or options.call) and not options.verbose:
