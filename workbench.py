@@ -1593,9 +1593,9 @@ _PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that fit where there is an
 async def serve_stdio(server: Server[Any]) -> None:
     """Serve over stdin and stdout until one of them is closed.
 
-    The SDK's own streams cost three thread switches a message. Each `initialize` ends a
-    run, which may be empty, and begins the next: after any other request, the SDK would
-    refuse it.
+    The SDK's own streams would not end before stdin does. Each `initialize` ends a run
+    of the server, which may be empty, and begins the next: after any other request, the
+    SDK would refuse it.
     """
     lines = _lines(_read_stdin)
     outgoing, unsent = anyio.create_memory_object_stream[bytes](math.inf)
@@ -1634,25 +1634,21 @@ async def _read_stdin(size: int) -> bytes:
     if sys.platform == "win32":
         # Its event loop cannot poll a pipe.
         return await asyncio.to_thread(os.read, 0, size)
-    # A file cannot be polled, and need not be.
-    with suppress(PermissionError):
-        await anyio.wait_readable(0)
+    await anyio.wait_readable(0)
     return os.read(0, size)
 
 
 async def _write_stdout(lines: AsyncIterator[bytes]) -> None:
     # What was answered before the end is written; `run_until_signal` sets the limit.
-    with anyio.CancelScope(shield=True):
+    with anyio.CancelScope(shield=True), suppress(OSError):
         async for line in lines:
             rest = memoryview(line)
             while rest:
                 if not _has_room(1):
                     await anyio.wait_writable(1)
-                try:
-                    rest = rest[os.write(1, rest[:_PIPE_BUF]) :]
-                except OSError:
-                    # Nobody reads it any more: as if the client had ended us.
-                    return signal.raise_signal(signal.SIGTERM)
+                rest = rest[os.write(1, rest[:_PIPE_BUF]) :]
+    # If nobody reads it any more, it is as if the client had ended us.
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _has_room(descriptor: int) -> bool:
@@ -1769,10 +1765,7 @@ async def run_until_signal(
 
 
 class _StderrHandler(logging.Handler):
-    """Writes masked lines to stderr, and drops what there is no room for.
-
-    A client that does not read our stderr would block whoever writes to it.
-    """
+    """Writes masked lines to stderr; what a client does not read there is dropped."""
 
     config = WorkbenchConfig({})  # whose secrets are masked
 
@@ -1812,8 +1805,7 @@ def main() -> None:
         anyio.run(run_until_signal, 1, check, config)
     if options.call:
         anyio.run(run_until_signal, 1, call_once, config, *options.call)
-    names = ", ".join(config.toolboxes)
-    log.info("Serving toolboxes: %s. %s", names, config.source or _DEMO_NOTE)
+    log.info("Serving %s: %s", list(config.toolboxes), config.source or _DEMO_NOTE)
     if os.isatty(0):
         log.info("Waiting for an MCP client on stdin. Ctrl-C ends; or --check, --help.")
     anyio.run(run_until_signal, 0, serve_stdio, create_server(config))
