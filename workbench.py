@@ -1567,14 +1567,14 @@ def toolbox_app(bound_to: str) -> ASGIApp:
         host = request.headers.get("host", "")
         origin = request.headers.get("origin", f"http://{host}")
         is_known = _LOOPBACK.fullmatch(host) or not _LOOPBACK.fullmatch(bound_to)
-        is_stream = request.method == "GET" and _SESSION_ID not in request.headers
+        route = f"{request.method} {request.url.path}"
         if not is_known or origin.partition("://")[2] != host:
             await Response("Invalid Host or Origin", 403)(scope, receive, send)
         elif request.url.path == "/mcp/messages":
             query = scope["query_string"].replace(b"sessionId=", b"session_id=")
             scope["query_string"] = query
             await sse.handle_post_message(scope, receive, send_renamed)
-        elif request.url.path == "/mcp" and is_stream:
+        elif route == "GET /mcp" and _SESSION_ID not in request.headers:
             async with sse.connect_sse(scope, receive, send_renamed) as (read, write):
                 await server.run(read, write, server.create_initialization_options())
         else:
@@ -1634,7 +1634,9 @@ async def _read_stdin(size: int) -> bytes:
     if sys.platform == "win32":
         # Its event loop cannot poll a pipe.
         return await asyncio.to_thread(os.read, 0, size)
-    await anyio.wait_readable(0)
+    # A file cannot be polled, and need not be.
+    with suppress(PermissionError):
+        await anyio.wait_readable(0)
     return os.read(0, size)
 
 
