@@ -28,6 +28,7 @@ import datetime
 import difflib
 import fnmatch
 import functools
+import inspect
 import json
 import logging
 import math
@@ -373,22 +374,32 @@ class Workbench:
 
     config: WorkbenchConfig
     task_group: anyio.abc.TaskGroup  # of the connections: its end closes every toolbox
-    # By name, the last connection of each server that was opened or used.
-    open_toolboxes: dict[str, dict[str, Connection]] = field(default_factory=dict)
+    # By toolbox and server, the last one of each server that was opened or used.
+    connections: dict[tuple[str, str], Connection] = field(default_factory=dict)
     client: ServerSession | None = None  # of the client's last request
     log_level: types.LoggingLevel = "debug"  # of what that client wants to see
+    probed: set[str] = field(default_factory=set)  # servers that may end of that
 
     def start(self, toolbox: str, server: str) -> Connection:
         """The connection of a server, a new one if it has none or that has ended."""
         # Without any `await`: concurrent callers share one attempt.
-        connections = self.open_toolboxes.setdefault(toolbox, {})
-        former = connections.get(server)
-        if former is None or former.ended:
-            connections[server] = Connection(self, toolbox, server)
-            if former is not None:
-                connections[server].is_older = former.is_probed
-            self.task_group.start_soon(connections[server].run)
-        return connections[server]
+        connection = self.connections.get((toolbox, server))
+        if connection is None or connection.ended:
+            connection = Connection(self, toolbox, server)
+            self.connections[toolbox, server] = connection
+            self.task_group.start_soon(connection.run)
+        return connection
+
+    async def connect(self, toolbox: str, server: str) -> Connection:
+        """Wait until a server is up, with its current tools, or cannot be started."""
+        connection = self.start(toolbox, server)
+        await connection.wait_until_current()
+        if connection.ended and connection.worth_restarting:
+            # That a remote server was restarted shows only when it is asked. And some
+            # end when they are probed: see `_negotiate`.
+            connection = self.start(toolbox, server)
+            await connection.wait_until_current()
+        return connection
 
     def servers_of(self, toolbox: str) -> Mapping[str, ServerConfig]:
         """The configured servers of a toolbox; `ToolError` if there is no such one."""
@@ -406,20 +417,12 @@ class Workbench:
         when the first is up, at the latest after `ANSWER_TIMEOUT`. Raises `ToolError`.
         """
         began = anyio.current_time()
-        servers = []
-        for server in self.servers_of(toolbox):
-            if find_patterns(patterns, toolbox, server):
-                servers.append(server)
+        names = self.servers_of(toolbox)
+        servers = [each for each in names if find_patterns(patterns, toolbox, each)]
         settled: list[str] = []
 
         async def wait_for(server: str) -> None:
-            connection = self.start(toolbox, server)
-            await connection.wait_until_current()
-            if connection.ended and connection.worth_restarting:
-                # That a remote server was restarted shows only when it is asked. And
-                # some end when they are probed: see `_negotiate`.
-                connection = self.start(toolbox, server)
-                await connection.wait_until_current()
+            connection = await self.connect(toolbox, server)
             if connection.is_up:
                 waiting.cancel_scope.deadline = began + OPEN_TIMEOUT
             settled.append(server)
@@ -430,54 +433,40 @@ class Workbench:
             for server in servers:
                 waiting.start_soon(wait_for, server)
         answer = self.describe(toolbox, servers, patterns)
-        failed = answer["servers_failed"]
+        failed = answer.get("servers_failed", {})
         if failed and len(failed) == len(servers):
             reasons = "; ".join(f"{each}: {why}" for each, why in failed.items())
-            failure = f"Toolbox '{toolbox}' could not be opened. {reasons}"
-            raise ToolError(beginning(failure, ANSWER_LIMIT))
-        return bounded(answer)
+            raise ToolError(f"Toolbox '{toolbox}' could not be opened. {reasons}")
+        return answer
 
     def describe(self, toolbox: str, servers: list[str], patterns: list[str]) -> JSON:
         """The result of `open_toolbox`: these servers' state and their tools."""
-        up = []
-        connecting = []
-        failed = {}
-        tools = []
-        unmatched = set(patterns)
-        for server in servers:
-            connection = self.open_toolboxes[toolbox][server]
-            if connection.is_up:
-                up.append(connection)
-                continue
-            # Whether it has tools that a pattern matches is not known.
-            unmatched -= find_patterns(patterns, toolbox, server)
-            if connection.ended:
-                failed[server] = connection.describe_end()
-            else:
-                connecting.append(server)
-        for connection in up:
-            for name, tool in connection.tools.items():
-                found = find_patterns(patterns, toolbox, connection.server, name)
-                unmatched -= found
-                if found:
-                    tools.append(describe_tool(connection, tool))
-        note = ""
-        is_part = patterns != ["*"]
-        if is_part:
-            note = describe_part(up, len(tools), unmatched)
-        if connecting:
-            again = "Call open_toolbox again to get their tools."
-            note += f" Still starting: {', '.join(connecting)}. {again}"
-        return {
+        answer: JSON = {
             "toolbox": toolbox,
             "description": self.config.toolboxes[toolbox].description,
-            "servers_connected": len(up),
-            "servers_failed": failed,
-            "servers_connecting": connecting,
-            "note": note.strip(),
-            "instructions": introduce(up, is_part),
-            "tools": tools,
+            "servers_connected": 0,
+            "servers_failed": {},
+            "servers_connecting": [],
+            "note": "",
+            "instructions": {},
+            "tools": [],
         }
+        up = []
+        for server in servers:
+            connection = self.connections[toolbox, server]
+            if connection.is_up:
+                up.append(connection)
+            elif connection.ended:
+                answer["servers_failed"][server] = connection.describe_end()
+            else:
+                answer["servers_connecting"].append(server)
+        answer["servers_connected"] = len(up)
+        list_tools(answer, up, patterns)
+        if answer["servers_connecting"]:
+            names = ", ".join(answer["servers_connecting"])
+            again = "Call open_toolbox again to get their tools."
+            answer["note"] += f" Still starting: {names}. {again}"
+        return bounded(answer)
 
     async def use_tool(
         self, toolbox: str, name: str, params: JSON, on_progress: ProgressFnT | None
@@ -493,25 +482,22 @@ class Workbench:
             raise ToolError(f"no tool has such a name, but {_FORM}, with {known}")
         _, server, tool = name.split("__", 2)
         whose = f"server '{toolbox}/{server}'"
-        failure = ""
         # Once more, if the server has not seen the call: none is sent twice.
         for _ in range(2):
             connection = self.start(toolbox, server)
             if tool not in connection.tools:
                 with anyio.move_on_after(ANSWER_TIMEOUT):
-                    await connection.wait_until_current()
+                    connection = await self.connect(toolbox, server)
             if not connection.settled.is_set():
                 raise ToolError(f"{whose} is still starting: call again")
             if connection.ended:
-                failure = connection.describe_end()
-                if connection.worth_restarting:
-                    continue
-                break
+                raise ToolError(f"{whose} is not up: {connection.describe_end()}")
             if tool not in connection.tools:
-                close = difflib.get_close_matches(tool, connection.tools, cutoff=0.5)
-                names = [f"{toolbox}__{server}__{each}" for each in close]
-                hint = f". Did you mean {' or '.join(names)}?" if names else ""
-                raise ToolError(f"{whose} has no tool '{tool}'{hint}")
+                names = [f"{toolbox}__{server}__{each}" for each in connection.tools]
+                near = ", ".join(difflib.get_close_matches(name, names, cutoff=0))
+                raise ToolError(
+                    f"{whose} has no tool '{tool}', the nearest are: {near}"
+                )
             try:
                 return await connection.call({**params, "name": tool}, on_progress)
             except Unreached as error:
@@ -527,28 +513,32 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
         task_group.cancel_scope.cancel()
 
 
-def describe_part(up: list[Connection], number: int, unmatched: set[str]) -> str:
-    """How many of which servers' tools match, so that a model may look wider."""
-    note = ""
-    if up:
-        total = sum(len(connection.tools) for connection in up)
-        names = ", ".join(connection.server for connection in up)
-        note = f"{number} of {total} tools of {names} match."
-    if unmatched:
-        missing = beginning(", ".join(sorted(unmatched)), 1000)
-        note += f" No tool matches {missing}."
-    return note
+def list_tools(answer: JSON, up: list[Connection], patterns: list[str]) -> None:
+    """Put the tools that a pattern matches into an answer of `open_toolbox`.
 
-
-def introduce(connections: list[Connection], is_part: bool) -> dict[str, str]:
-    """The servers' own instructions, unless they were told with an earlier part."""
-    said = {}
-    for connection in connections:
+    Of a part, it says how many there are, so that a model may look wider; and a server
+    introduces itself only with the first part.
+    """
+    is_part = patterns != ["*"]
+    unmatched = set(patterns)
+    total = 0
+    for connection in up:
         text = connection.session.instructions
         if text and not (is_part and connection.is_introduced):
-            said[connection.server] = text
+            answer["instructions"][connection.server] = text
         connection.is_introduced = True
-    return said
+        total += len(connection.tools)
+        for name, tool in connection.tools.items():
+            found = find_patterns(patterns, connection.toolbox, connection.server, name)
+            unmatched -= found
+            if found:
+                answer["tools"].append(describe_tool(connection, tool))
+    if is_part:
+        names = ", ".join(connection.server for connection in up) or "no server"
+        answer["note"] = f"{len(answer['tools'])} of {total} tools of {names} match."
+        if unmatched:
+            missing = beginning(", ".join(sorted(unmatched)), 1000)
+            answer["note"] += f" No tool matches {missing}."
 
 
 def describe_tool(connection: Connection, tool: types.Tool) -> JSON:
@@ -582,7 +572,7 @@ def bounded(answer: JSON) -> JSON:
     """
     always = ("servers_connected", "tools")
     answer = {key: item for key, item in answer.items() if item or key in always}
-    if _size(answer) <= ANSWER_LIMIT:
+    if len(compact(answer)) <= ANSWER_LIMIT:
         return answer
     # What servers say at length must not cost all the tools.
     for texts in (answer.get("instructions", {}), answer.get("servers_failed", {})):
@@ -592,26 +582,23 @@ def bounded(answer: JSON) -> JSON:
     tools = answer["tools"]
     about = f"of {len(tools)} tools are listed without inputSchema: call open_toolbox "
     about += "with their names in 'tools' to get it."
-    excess = _size(answer) + len(f'"note":"",{len(tools)} {about}') - ANSWER_LIMIT
+    note = answer.get("note", "")
+    answer["note"] = f"{note} {len(tools)} {about}".strip()
+    excess = len(compact(answer)) - ANSWER_LIMIT
     for kept in ({"name", "description"}, {"name"}):
-        for tool in sorted(tools, key=_size, reverse=True):
+        for tool in sorted(tools, key=lambda tool: len(compact(tool)), reverse=True):
             if excess <= 0:
                 break
-            excess -= _size(tool)
+            excess -= len(compact(tool))
             text = tool["description"].strip()
             first_line = text.partition("\n")[0]
             tool["description"] = beginning(text, min(200, len(first_line)))
             for key in tool.keys() - kept:
                 del tool[key]
-            excess += _size(tool)
+            excess += len(compact(tool))
     number = sum("inputSchema" not in tool for tool in tools)
-    if number:
-        answer["note"] = f"{answer.get('note', '')} {number} {about}".strip()
+    answer["note"] = f"{note} {number} {about}".strip()
     return answer
-
-
-def _size(value: JSON) -> int:
-    return len(compact(value))
 
 
 def beginning(text: str, limit: int) -> str:
@@ -622,11 +609,6 @@ def beginning(text: str, limit: int) -> str:
 def compact(value: Any) -> str:
     """JSON without white space; non-ASCII as it is, and null for what JSON lacks."""
     return to_json(value, inf_nan_mode="null").decode()
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things in words: `1 tool`, `2 tools`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 # === MCP server =======================================================================
@@ -651,7 +633,7 @@ def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> Tool:
         part.pop("title", None)
         part.pop("additionalProperties", None)
     declared = types.Tool(name=function.__name__, title=title, input_schema=schema)
-    declared.description = function.__doc__
+    declared.description = inspect.getdoc(function)
     return declared, adapter
 
 
@@ -670,13 +652,11 @@ def tool_server(
             raise MCPError(types.INVALID_PARAMS, text)
         given = ArgsKwargs((context,), params.arguments)
         try:
-            result = await adapters[params.name].validate_python(given, strict=True)
-        except ValidationError as error:
-            problems = [f"'{each['loc'][0]}': {each['msg']}" for each in error.errors()]
-            text = f"Invalid arguments for tool '{params.name}': {'; '.join(problems)}"
-            result = text_result(config.mask(text), is_error=True)
+            result = await adapters[params.name].validate_python(given)
         except ToolError as error:
             result = text_result(config.mask(str(error)), is_error=True)
+        except ValidationError as error:
+            result = text_result(config.mask(explain(error)), is_error=True)
         except MCPError as error:
             raise MCPError(error.code, config.mask(error.message), error.data) from None
         # A 2026-07-28 client needs the type; for others the SDK takes it out.
@@ -703,18 +683,16 @@ def _as_list(value: Any) -> Any:
     return decoded if isinstance(decoded, list) else [value]
 
 
-_Name = Annotated[str, Field(description=f"Full name from open_toolbox: {_FORM}")]
-_NEEDED: Any = Field(default_factory=dict, description="As the tool's inputSchema asks")
-_Arguments = Annotated[JSON, BeforeValidator(_decode), _NEEDED]
-_PARTS = """\
-Names or patterns (* anywhere, several add up): read_* (any server), slack__* (server \
-slack), full names. Large toolboxes come partly without schemas"""
-_PARTS_FIELD: Any = Field(default_factory=lambda: ["*"], description=_PARTS)
-_Patterns = Annotated[list[str], BeforeValidator(_as_list), _PARTS_FIELD]
+_Arguments = Annotated[JSON, BeforeValidator(_decode), Field(default={})]
+_Patterns = Annotated[list[str], BeforeValidator(_as_list), Field(default=["*"])]
 
 
 async def open_toolbox(context: Any, toolbox_name: str, tools: _Patterns) -> JSON:
-    """Start a toolbox's servers and get their tools with input schemas."""
+    """Start a toolbox's servers and get their tools with input schemas.
+
+    `tools`: names or patterns (* anywhere, several add up): read_* (any server),
+    slack__* (server slack), full names. Large toolboxes come partly without schemas.
+    """
     workbench: Workbench = context.lifespan_context
     workbench.client = context.session
     on_progress = context.session.report_progress
@@ -730,9 +708,9 @@ _OF_THIS_HOP = re.compile(r"progressToken$|io\.modelcontextprotocol/")
 
 
 async def use_tool(
-    context: Any, toolbox_name: str, tool_name: _Name, arguments: _Arguments
+    context: Any, toolbox_name: str, tool_name: str, arguments: _Arguments
 ) -> JSON:
-    """Call a tool of a toolbox and get its own result."""
+    """Call a tool, by its full name from open_toolbox, as its inputSchema asks."""
     workbench: Workbench = context.lifespan_context
     workbench.client = context.session
     meta = context.params.get("_meta", {})
@@ -757,7 +735,6 @@ async def use_tool(
     return result
 
 
-_USAGE = "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
 _DEMO_NOTE = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
 
 
@@ -767,11 +744,15 @@ def instructions(config: WorkbenchConfig) -> str:
         return f"No toolboxes configured. Add them to 'toolboxes' in {config.source}."
     lines = ["Available Toolboxes:"]
     for name, toolbox in config.toolboxes.items():
-        lines.append(f"\n{name} ({counted(len(toolbox.servers), 'server')})")
+        noun = "server" if len(toolbox.servers) == 1 else "servers"
+        lines.append(f"\n{name} ({len(toolbox.servers)} {noun})")
         lines.append(f"  Description: {toolbox.description}")
         if len(toolbox.servers) > 1:
             lines.append(f"  Servers: {', '.join(toolbox.servers)}")
-    lines.append(f"\n{_USAGE}")
+    usage = (
+        "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
+    )
+    lines.append(f"\n{usage}")
     if not config.source:
         lines.append(f"\n{_DEMO_NOTE}")
     return "\n".join(lines)
@@ -798,10 +779,9 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 
     async def roots_changed(context: Any, _: object) -> None:
         changed = types.RootsListChangedNotification()
-        for connections in list(context.lifespan_context.open_toolboxes.values()):
-            for connection in list(connections.values()):
-                if connection.is_up and not is_modern(connection.session):
-                    await connection.session.send_notification(changed)
+        for connection in list(context.lifespan_context.connections.values()):
+            if connection.is_up and not is_modern(connection.session):
+                await connection.session.send_notification(changed)
 
     options: JSON = {"instructions": instructions(config)}
     options["lifespan"] = lambda _: running_workbench(config)
@@ -825,7 +805,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 
 _LOG_LIMIT = 8192  # bytes of a line of output that is logged
 _MASK_LIMIT = 1 << 18  # bytes of it that are masked before it is cut
-_NOT_VALID = "its answer is not valid MCP"
+_NOT_VALID = "not valid MCP"
 # What may come of a request of the session; a `ValidationError` is a ValueError.
 _FAULTS = (MCPError, ToolError, ValueError, RuntimeError, TimeoutError)
 _WireRequest = types.Request[JSON, str]
@@ -880,8 +860,6 @@ class Connection:
         self.closed = anyio.Event()
         self.is_up = False
         self.worth_restarting = False  # if it ends, the next one may do better
-        self.is_older = False  # it is spoken to in the older era alone
-        self.is_probed = False  # it was sent `server/discover`, and may end of that
         self._scope = anyio.CancelScope(deadline=anyio.current_time() + CONNECT_TIMEOUT)
         self._calls = 0  # in flight
         # The listing of tools that is due, if one is; and the end of the last such one.
@@ -954,10 +932,12 @@ class Connection:
 
         Only in the older one can it ask an older client for anything, and send it logs.
         """
-        if is_modern(self.client) and not self.is_older:
+        probed = self.workbench.probed
+        if is_modern(self.client) and self.name not in probed:
             # Servers on older releases of the Rust SDK end at any first request but
             # `initialize`: one that ends now is started once more, in the older era.
-            self.is_probed = self.worth_restarting = True
+            probed.add(self.name)
+            self.worth_restarting = True
             await self._discover()
         if self.session.protocol_version is None:
             try:
@@ -966,7 +946,7 @@ class Connection:
                 # It may know the newer era alone.
                 if not await self._discover():
                     raise
-        self.is_probed = False
+        probed.discard(self.name)
 
     async def _discover(self) -> bool:
         """Whether the server knows the newer era, which is agreed on then."""
@@ -975,7 +955,7 @@ class Connection:
         return self.session.protocol_version is not None
 
     def _log_start(self) -> None:
-        log.info("%s: connected, %s", self.name, counted(len(self.tools), "tool"))
+        log.info("%s: connected, %d tools", self.name, len(self.tools))
         log.debug("%s: its tools are %s", self.name, ", ".join(self.tools))
         if self.announces_changes:
             log.debug("Server supports tool change notifications: %s", self.name)
@@ -1695,7 +1675,7 @@ async def check(config: WorkbenchConfig) -> int:
         own = [declared for declared, _ in meta_tools(config)]
         before = _cost(own, instructions(config))
         print(f"Model context: {before} before a toolbox is opened,")
-        print(f"instead of {_cost(tools)} natively with {counted(len(tools), 'tool')}")
+        print(f"instead of {_cost(tools)} natively with {len(tools)} tools")
         return int(not all(connection.is_up for connection in connections))
 
 
@@ -1708,10 +1688,10 @@ async def _report(connection: Connection) -> None:
     took = f"{loop.time() - began:5.1f} s"
     result = "\n    ".join([f"FAILED  {took}  {connection.reason}", *connection.output])
     if connection.is_up:
-        workbench, toolbox = connection.workbench, connection.toolbox
-        answer = bounded(workbench.describe(toolbox, [connection.server], ["*"]))
-        number = counted(len(connection.tools), "tool")
-        result = f"ok      {took}  {number:8}  {_cost([], compact(answer))}"
+        toolbox = connection.toolbox
+        answer = connection.workbench.describe(toolbox, [connection.server], ["*"])
+        number = len(connection.tools)
+        result = f"ok      {took}  {number:3} tools  {_cost([], compact(answer))}"
     # In another client's file, each server is a toolbox of its own name.
     name = connection.name.removeprefix(f"{connection.server}/")
     print(f"{name:20} {result}")
