@@ -136,7 +136,7 @@ class WorkbenchConfig:
 
     toolboxes: Mapping[str, ToolboxConfig]
     variables: Mapping[str, str] = field(default_factory=dict)  # withheld from servers
-    source: str = ""  # its file; the built-in demo has none
+    source: str = ""  # its file
 
     def mask(self, text: str) -> str:
         """A text fit to be shown, without secrets and control characters."""
@@ -335,8 +335,9 @@ def find_config(argument: str | None) -> WorkbenchConfig:
     if path:
         return load_config(path)
     server = ServerConfig(sys.executable, (os.path.abspath(__file__), "--toolbox"))
-    demo = ToolboxConfig("Echo and time", {"toolbox": server})
-    return WorkbenchConfig({"demo": demo})
+    note = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
+    demo = ToolboxConfig(f"Echo and time. {note}", {"toolbox": server})
+    return WorkbenchConfig({"demo": demo}, source=note)
 
 
 # === Tool names =======================================================================
@@ -464,8 +465,10 @@ class Workbench:
         list_tools(answer, up, patterns)
         if answer["servers_connecting"]:
             names = ", ".join(answer["servers_connecting"])
-            again = "Call open_toolbox again to get their tools."
-            answer["note"] += f" Still starting: {names}. {again}"
+            again = (
+                f"Still starting: {names}. Call open_toolbox again to get their tools."
+            )
+            answer["note"] = f"{answer['note']} {again}".strip()
         return bounded(answer)
 
     async def use_tool(
@@ -495,9 +498,7 @@ class Workbench:
             if tool not in connection.tools:
                 names = [f"{toolbox}__{server}__{each}" for each in connection.tools]
                 near = ", ".join(difflib.get_close_matches(name, names, cutoff=0))
-                raise ToolError(
-                    f"{whose} has no tool '{tool}', the nearest are: {near}"
-                )
+                raise ToolError(f"{whose} has no tool '{tool}', nearest: {near}")
             try:
                 return await connection.call({**params, "name": tool}, on_progress)
             except Unreached as error:
@@ -537,8 +538,7 @@ def list_tools(answer: JSON, up: list[Connection], patterns: list[str]) -> None:
         names = ", ".join(connection.server for connection in up) or "no server"
         answer["note"] = f"{len(answer['tools'])} of {total} tools of {names} match."
         if unmatched:
-            missing = beginning(", ".join(sorted(unmatched)), 1000)
-            answer["note"] += f" No tool matches {missing}."
+            answer["note"] += f" No tool matches {', '.join(sorted(unmatched))}."
 
 
 def describe_tool(connection: Connection, tool: types.Tool) -> JSON:
@@ -718,16 +718,15 @@ async def use_tool(
     params["_meta"] = {key: meta[key] for key in meta if not _OF_THIS_HOP.match(key)}
     of_retry = params.keys() & {"inputResponses", "requestState"}
     on_progress = context.session.report_progress if "progressToken" in meta else None
+    place = f"Error executing tool '{tool_name}' in toolbox '{toolbox_name}'"
     try:
         result = await workbench.use_tool(toolbox_name, tool_name, params, on_progress)
-    except (ToolError, MCPError) as error:
-        failure = str(error)
-        if isinstance(error, MCPError):
-            if of_retry or error.code in _FOR_CLIENT:
-                raise
-            failure = f"the server answered with error {error.code}: {failure}"
-        place = f"tool '{tool_name}' in toolbox '{toolbox_name}'"
-        raise ToolError(f"Error executing {place}: {failure}") from None
+    except ToolError as error:
+        raise ToolError(f"{place}: {error}") from None
+    except MCPError as error:
+        if of_retry or error.code in _FOR_CLIENT:
+            raise
+        raise ToolError(f"{place}: the server's error {error.code}: {error}") from None
     is_object = isinstance(result.get("structuredContent", {}), dict)
     if not is_object and not is_modern(context.session):
         # Older eras know objects alone, and the SDK would refuse the whole result.
@@ -735,7 +734,7 @@ async def use_tool(
     return result
 
 
-_DEMO_NOTE = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
+_USAGE = "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
 
 
 def instructions(config: WorkbenchConfig) -> str:
@@ -749,12 +748,7 @@ def instructions(config: WorkbenchConfig) -> str:
         lines.append(f"  Description: {toolbox.description}")
         if len(toolbox.servers) > 1:
             lines.append(f"  Servers: {', '.join(toolbox.servers)}")
-    usage = (
-        "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
-    )
-    lines.append(f"\n{usage}")
-    if not config.source:
-        lines.append(f"\n{_DEMO_NOTE}")
+    lines.append(f"\n{_USAGE}")
     return "\n".join(lines)
 
 
@@ -1787,7 +1781,7 @@ def main() -> None:
         anyio.run(run_until_signal, 1, check, config)
     if options.call:
         anyio.run(run_until_signal, 1, call_once, config, *options.call)
-    log.info("Serving %s: %s", list(config.toolboxes), config.source or _DEMO_NOTE)
+    log.info("Serving %s: %s", list(config.toolboxes), config.source)
     if os.isatty(0):
         log.info("Waiting for an MCP client on stdin. Ctrl-C ends; or --check, --help.")
     anyio.run(run_until_signal, 0, serve_stdio, create_server(config))
