@@ -465,10 +465,9 @@ class Workbench:
         list_tools(answer, up, patterns)
         if answer["servers_connecting"]:
             names = ", ".join(answer["servers_connecting"])
-            again = (
-                f"Still starting: {names}. Call open_toolbox again to get their tools."
-            )
-            answer["note"] = f"{answer['note']} {again}".strip()
+            again = "Call open_toolbox again to get their tools."
+            note = f"{answer['note']} Still starting: {names}. {again}"
+            answer["note"] = note.strip()
         return bounded(answer)
 
     async def use_tool(
@@ -582,9 +581,8 @@ def bounded(answer: JSON) -> JSON:
     tools = answer["tools"]
     about = f"of {len(tools)} tools are listed without inputSchema: call open_toolbox "
     about += "with their names in 'tools' to get it."
-    note = answer.get("note", "")
-    answer["note"] = f"{note} {len(tools)} {about}".strip()
-    excess = len(compact(answer)) - ANSWER_LIMIT
+    # The note has a key and a number as well.
+    excess = len(compact(answer)) + len(about) + 20 - ANSWER_LIMIT
     for kept in ({"name", "description"}, {"name"}):
         for tool in sorted(tools, key=lambda tool: len(compact(tool)), reverse=True):
             if excess <= 0:
@@ -597,7 +595,7 @@ def bounded(answer: JSON) -> JSON:
                 del tool[key]
             excess += len(compact(tool))
     number = sum("inputSchema" not in tool for tool in tools)
-    answer["note"] = f"{note} {number} {about}".strip()
+    answer["note"] = f"{answer.get('note', '')} {number} {about}".strip()
     return answer
 
 
