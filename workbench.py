@@ -379,7 +379,7 @@ class Workbench:
     connections: dict[tuple[str, str], Connection] = field(default_factory=dict)
     client: ServerSession | None = None  # of the client's last request
     log_level: types.LoggingLevel = "debug"  # of what that client wants to see
-    probed: set[str] = field(default_factory=set)  # servers that may end of that
+    probed: set[str] = field(default_factory=set)  # which may end of `server/discover`
 
     def start(self, toolbox: str, server: str) -> Connection:
         """The connection of a server, a new one if it has none or that has ended."""
@@ -435,7 +435,7 @@ class Workbench:
                 waiting.start_soon(wait_for, server)
         answer = self.describe(toolbox, servers, patterns)
         failed = answer.get("servers_failed", {})
-        if failed and len(failed) == len(servers):
+        if 0 < len(failed) == len(servers):
             reasons = "; ".join(f"{each}: {why}" for each, why in failed.items())
             raise ToolError(f"Toolbox '{toolbox}' could not be opened. {reasons}")
         return answer
@@ -462,7 +462,7 @@ class Workbench:
             else:
                 answer["servers_connecting"].append(server)
         answer["servers_connected"] = len(up)
-        list_tools(answer, up, patterns)
+        add_tools(answer, up, patterns)
         if answer["servers_connecting"]:
             names = ", ".join(answer["servers_connecting"])
             again = "Call open_toolbox again to get their tools."
@@ -480,8 +480,8 @@ class Workbench:
         """
         servers = self.servers_of(toolbox)
         if not name.startswith(tuple(f"{toolbox}__{server}__" for server in servers)):
-            known = f"toolbox '{toolbox}' and one of its servers {', '.join(servers)}"
-            raise ToolError(f"no tool has such a name, but {_FORM}, with {known}")
+            known = ", ".join(servers)
+            raise ToolError(f"expected a name {_FORM} with one of the servers {known}")
         _, server, tool = name.split("__", 2)
         whose = f"server '{toolbox}/{server}'"
         # Once more, if the server has not seen the call: none is sent twice.
@@ -513,7 +513,7 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
         task_group.cancel_scope.cancel()
 
 
-def list_tools(answer: JSON, up: list[Connection], patterns: list[str]) -> None:
+def add_tools(answer: JSON, up: list[Connection], patterns: list[str]) -> None:
     """Put the tools that a pattern matches into an answer of `open_toolbox`.
 
     Of a part, it says how many there are, so that a model may look wider; and a server
