@@ -375,8 +375,8 @@ class Workbench:
 
     config: WorkbenchConfig
     task_group: anyio.abc.TaskGroup  # of the connections: its end closes every toolbox
-    # By toolbox and server, the last one of each server that was opened or used.
-    connections: dict[tuple[str, str], Connection] = field(default_factory=dict)
+    # By name, the last connection of each server that was opened or used.
+    open_toolboxes: dict[str, dict[str, Connection]] = field(default_factory=dict)
     client: ServerSession | None = None  # of the client's last request
     log_level: types.LoggingLevel = "debug"  # of what that client wants to see
     probed: set[str] = field(default_factory=set)  # which may end of `server/discover`
@@ -384,12 +384,11 @@ class Workbench:
     def start(self, toolbox: str, server: str) -> Connection:
         """The connection of a server, a new one if it has none or that has ended."""
         # Without any `await`: concurrent callers share one attempt.
-        connection = self.connections.get((toolbox, server))
-        if connection is None or connection.ended:
-            connection = Connection(self, toolbox, server)
-            self.connections[toolbox, server] = connection
-            self.task_group.start_soon(connection.run)
-        return connection
+        connections = self.open_toolboxes.setdefault(toolbox, {})
+        if server not in connections or connections[server].ended:
+            connections[server] = Connection(self, toolbox, server)
+            self.task_group.start_soon(connections[server].run)
+        return connections[server]
 
     async def connect(self, toolbox: str, server: str) -> Connection:
         """Wait until a server is up, with its current tools, or cannot be started."""
@@ -454,7 +453,7 @@ class Workbench:
         }
         up = []
         for server in servers:
-            connection = self.connections[toolbox, server]
+            connection = self.open_toolboxes[toolbox][server]
             if connection.is_up:
                 up.append(connection)
             elif connection.ended:
