@@ -770,9 +770,10 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 
     async def roots_changed(context: Any, _: object) -> None:
         changed = types.RootsListChangedNotification()
-        for connection in list(context.lifespan_context.connections.values()):
-            if connection.is_up and not is_modern(connection.session):
-                await connection.session.send_notification(changed)
+        for connections in list(context.lifespan_context.open_toolboxes.values()):
+            for connection in list(connections.values()):
+                if connection.is_up and not is_modern(connection.session):
+                    await connection.session.send_notification(changed)
 
     options: JSON = {"instructions": instructions(config)}
     options["lifespan"] = lambda _: running_workbench(config)
@@ -787,18 +788,16 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 
 # === Connections ======================================================================
 # One start of a server, to the end of its connection: session, tools, calls, relay.
-#
 # What carries the messages is a transport, in the next section. It is entered by the
 # owner, and raises what is wrong with the server then. Its `send` waits for nobody but
 # the answer, and raises `Unreached` for a request that the server cannot have seen,
 # `ToolError` for one that failed otherwise. It gives other output to
-# `connection.log_output`, and calls `connection.mark_closed` after the last message.
+# `connection.log_output`, and calls `connection.mark_closed` after the last message;
+# then either its messages end, or it raises.
 
 _LOG_LIMIT = 8192  # bytes of a line of output that is logged
-_MASK_LIMIT = 1 << 18  # bytes of it that are masked before it is cut
+_MASK_LIMIT = 1 << 18  # bytes of it that are masked: it takes a second for 32 MiB
 _NOT_VALID = "not valid MCP"
-# What may come of a request of the session; a `ValidationError` is a ValueError.
-_FAULTS = (MCPError, ToolError, ValueError, RuntimeError, TimeoutError)
 _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 
@@ -849,14 +848,14 @@ class Connection:
         self.output: deque[str] = deque(maxlen=20)
         self.settled = anyio.Event()
         self.closed = anyio.Event()
-        self.is_up = False
         self.worth_restarting = False  # if it ends, the next one may do better
-        self._scope = anyio.CancelScope(deadline=anyio.current_time() + CONNECT_TIMEOUT)
         self._calls = 0  # in flight
-        # The listing of tools that is due, if one is; and the end of the last such one.
-        self._due: asyncio.Queue[anyio.Event] = asyncio.Queue()
-        self._refreshed = anyio.Event()
-        self._refreshed.set()
+        self._listing = anyio.Lock()
+        self._is_outdated = False  # the tools changed after the last listing had begun
+
+    @property
+    def is_up(self) -> bool:
+        return self.settled.is_set() and not self.closed.is_set()
 
     @property
     def ended(self) -> bool:
@@ -870,51 +869,62 @@ class Connection:
             self.output.append(text.strip()[:300])
             log.info("[%s] %s", self.name, text.strip()[:_LOG_LIMIT])
 
-    def mark_closed(self, reason: str, calls_go_on: bool = False) -> None:
-        """Nothing can be sent over the connection any more; the first reason counts."""
+    def mark_closed(self, reason: str) -> None:
+        """Nothing can be sent any more; the first reason counts."""
         if not self.closed.is_set():
-            self.reason = " ".join(self.workbench.config.mask(reason).split())[:2000]
-        self.is_up = False
-        self.closed.set()
-        if not (calls_go_on and self._calls):
-            self._scope.cancel()
+            self.reason = self.workbench.config.mask(reason)
+            self.closed.set()
 
     def describe_end(self) -> str:
         """How it ended, with the last lines that it wrote to stderr."""
-        if not self.output:
-            return self.reason
-        return f"{self.reason}; its last stderr lines: {' | '.join(self.output)}"
+        return "; stderr: ".join([self.reason, *self.output])
 
     async def run(self) -> None:
         """Own the connection from the start of the server to the end."""
         transport = _remote_transport if self.config.url else _process_transport
         try:
-            with self._scope:
+            with anyio.move_on_after(CONNECT_TIMEOUT) as starting:
                 async with transport(self) as streams, self._open_session(streams):
                     await self._negotiate()
                     self.tools = await self._list_tools()
                     # From now on it may live as long as it likes.
-                    self._scope.deadline = math.inf
-                    self.is_up = self.worth_restarting = True
+                    starting.deadline = math.inf
+                    self.worth_restarting = True
                     self.settled.set()
                     self._log_start()
-                    await self._keep_tools_current()
+                    await self.closed.wait()
+                    # What is in flight may yet be answered.
+                    while self._calls:
+                        await anyio.sleep(DRAIN_TIMEOUT)
             self.mark_closed(f"gave no answer within {CONNECT_TIMEOUT:g} seconds")
         except Exception as error:
             # It must not take the other connections with it.
             log.debug("%s: failed", self.name, exc_info=True)
             self.mark_closed(explain(error))
-        finally:
-            self.mark_closed("was stopped")
-            # Whoever waits has waited long enough.
-            self.settled.set()
-            self._refreshed.set()
-            log.info("%s: %s", self.name, self.describe_end())
+        self.settled.set()
+        log.info("%s: %s", self.name, self.describe_end())
 
     def _open_session(self, streams: Streams) -> ClientSession:
-        callbacks = _relay(self.client)
-        callbacks["message_handler"] = self._on_message
+        """A session that offers the server what the client has declared."""
+        declared = self.client.client_capabilities if self.client else None
+        offered = declared or types.ClientCapabilities()
+        callbacks: JSON = {"message_handler": self._on_message}
         callbacks["logging_callback"] = self._on_log
+        identity = types.Implementation(name="mcp-workbench", version=__version__)
+        callbacks["client_info"] = identity
+        if offered.sampling:
+            answer = types.CreateMessageResultWithTools
+            sample = functools.partial(self._ask, types.CreateMessageRequest, answer)
+            callbacks["sampling_callback"] = sample
+            callbacks["sampling_capabilities"] = offered.sampling
+        if offered.elicitation:
+            # One that names no mode has the form.
+            modes = offered.elicitation.model_dump(exclude_none=True) or {"form": {}}
+            callbacks["elicitation_callback"] = functools.partial(self._elicit, modes)
+        if offered.roots:
+            roots = types.ListRootsResult
+            list_roots = functools.partial(self._ask, types.ListRootsRequest, roots)
+            callbacks["list_roots_callback"] = list_roots
         self.session = ClientSession(streams, streams, **callbacks)
         return self.session
 
@@ -933,7 +943,7 @@ class Connection:
         if self.session.protocol_version is None:
             try:
                 await self.session.initialize()
-            except _FAULTS:
+            except Exception:
                 # It may know the newer era alone.
                 if not await self._discover():
                     raise
@@ -941,7 +951,7 @@ class Connection:
 
     async def _discover(self) -> bool:
         """Whether the server knows the newer era, which is agreed on then."""
-        with suppress(*_FAULTS), anyio.move_on_after(REPLY_TIMEOUT):
+        with suppress(Exception), anyio.move_on_after(REPLY_TIMEOUT):
             await self.session.discover()
         return self.session.protocol_version is not None
 
@@ -966,52 +976,51 @@ class Connection:
         if not self.announces_changes:
             said = "Received tools notification from server without listChanged"
             log.warning("%s capability: %s", said, self.name)
-        self._tools_changed()
-
-    def _tools_changed(self) -> None:
-        """Make a listing of the tools due."""
-        if not self._refreshed.is_set():
+        if self._listing.locked():
             said = "Skipping duplicate discovery - already in progress"
             log.debug("%s for: %s", said, self.name)
-        if self._due.empty():
-            self._refreshed = anyio.Event()
-            self._due.put_nowait(self._refreshed)
+        self._is_outdated = True
+        # Whoever waits for the next listing lists this change as well.
+        if not self._listing.statistics().tasks_waiting:
+            await self.wait_until_current()
 
-    async def _keep_tools_current(self) -> None:
-        """List the tools again after changes, one listing at a time."""
-        while True:
-            # Taken before the listing begins: changes during it cost one more, and none
-            # of them is lost.
-            refreshed = await self._due.get()
+    async def wait_until_current(self) -> None:
+        """Wait until it is up or has ended, and a while for its tools if they changed."""
+        await self.settled.wait()
+        if self.is_up and (self.config.url or is_modern(self.session)):
+            # It announces changes on a stream that may be lost, or that nobody holds.
+            self._is_outdated = True
+        # It goes on when nobody waits for it any more.
+        refresh = asyncio.create_task(self._refresh())
+        await asyncio.wait([refresh], timeout=OPEN_TIMEOUT)
+
+    async def _refresh(self) -> None:
+        """List the tools again, unless that has been done since they changed."""
+        # One at a time: changes during a listing cost one more, whoever waits for it.
+        async with self._listing:
+            if not self._is_outdated:
+                return
+            self._is_outdated = False
             old = self.tools
             try:
                 with anyio.fail_after(ANSWER_TIMEOUT):
                     self.tools = new = await self._list_tools()
-                added = len(new.keys() - old.keys())
-                removed = len(old.keys() - new.keys())
-                modified = sum(old[name] != new[name] for name in old.keys() & new)
-                counts = f"{added} added, {removed} removed, {modified} modified"
-                log.info("%s: tools refreshed: %s", self.name, counts)
-            except _FAULTS as error:
+            except (MCPError, ToolError, ValueError, TimeoutError) as error:
                 log.warning("%s: kept its old tools: %s", self.name, explain(error))
-            finally:
-                refreshed.set()
-
-    async def wait_until_current(self) -> None:
-        """Wait until it is up or has ended, and a while for a listing that is due."""
-        if self.is_up and (self.config.url or is_modern(self.session)):
-            # It announces changes on a stream that may be lost, or that nobody holds.
-            self._tools_changed()
-        await self.settled.wait()
-        with anyio.move_on_after(OPEN_TIMEOUT):
-            await self._refreshed.wait()
+                return
+        added = len(new.keys() - old.keys())
+        removed = len(old.keys() - new.keys())
+        modified = sum(old[name] != new[name] for name in old.keys() & new)
+        counts = f"{added} added, {removed} removed, {modified} modified"
+        log.info("%s: tools refreshed: %s", self.name, counts)
 
     async def _list_tools(self) -> dict[str, types.Tool]:
         """All pages of the server's tools that the filters let through, by name."""
         tools: dict[str, types.Tool] = {}
-        cursors: list[str | None] = [None]
-        while len(cursors) <= MAX_PAGES:
-            params = types.PaginatedRequestParams(cursor=cursors[-1])
+        cursor: str | None = None
+        seen = {None, ""}
+        for _ in range(MAX_PAGES):
+            params = types.PaginatedRequestParams(cursor=cursor)
             try:
                 page = await self.session.list_tools(params=params)
             except MCPError as error:
@@ -1019,9 +1028,10 @@ class Connection:
                     raise
                 break  # it has no tools
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
-            if page.next_cursor in (None, "", *cursors):
+            cursor = page.next_cursor
+            if cursor in seen:
                 break
-            cursors.append(page.next_cursor)
+            seen.add(cursor)
         return tools
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
@@ -1048,12 +1058,11 @@ class Connection:
                 result: JSON = await self.session.send_request(
                     request, _RAW_RESULT, progress_callback=on_progress
                 )
-                kind = result.get("resultType")
-                if kind not in (None, "input_required"):
-                    # The SDK has checked the result if it has no type, but takes any
-                    # that has one for an `InputRequiredResult`.
+                if result.get("resultType") != "input_required":
+                    # The SDK takes whatever has a type for an `InputRequiredResult`.
                     types.CallToolResult.model_validate(result, by_name=False)
-                if kind != "input_required" or is_modern(self.client):
+                    return result
+                if is_modern(self.client):
                     return result
                 answers = await self._answer_questions(result)
         except ValidationError as error:
@@ -1067,8 +1076,6 @@ class Connection:
             raise ToolError(told) from None
         finally:
             self._calls -= 1
-            if self.closed.is_set():
-                self.mark_closed("", calls_go_on=True)
 
     async def _answer_questions(self, result: JSON) -> JSON:
         """An older client's answers to an `InputRequiredResult`, as params of a retry.
@@ -1086,9 +1093,24 @@ class Connection:
                 raise ToolError(f"no answer to its {question.method}: {answer.message}")
             response = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
             params.setdefault("inputResponses", {})[key] = response
-        if not required.input_requests:
-            await anyio.sleep(DRAIN_TIMEOUT)  # such a round wants time
+        await anyio.sleep(DRAIN_TIMEOUT)  # a round without questions wants time
         return params
+
+    async def _ask(
+        self, request: Callable[..., Any], result: Any, _: object, params: Any = None
+    ) -> Any:
+        """Ask the client what the server asks; one of 2026-07-28 refuses at once."""
+        client = cast(ServerSession, self.client)
+        return await client.send_request(request(params=params), result)
+
+    async def _elicit(self, modes: JSON, context: object, params: Any) -> Any:
+        if params.mode not in modes:
+            text = f"client has no {params.mode} elicitation"
+            raise MCPError(types.INVALID_PARAMS, text)
+        if isinstance(params, types.ElicitRequestURLParams):
+            # 2026-07-28 has none, and older clients need one.
+            params.elicitation_id = params.elicitation_id or str(uuid.uuid4())
+        return await self._ask(types.ElicitRequest, types.ElicitResult, context, params)
 
 
 def is_modern(session: ClientSession | ServerSession | None) -> bool:
@@ -1098,56 +1120,15 @@ def is_modern(session: ClientSession | ServerSession | None) -> bool:
 
 def explain(error: BaseException) -> str:
     """One readable line, never empty, for what lies behind an error."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_input=False)[0]
+        return f"{_NOT_VALID}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
     behind = error.__cause__ or next(iter(error.args), None)
     if isinstance(error, ExceptionGroup):
         behind = error.exceptions[0]
     if isinstance(behind, Exception):
         return explain(behind)
-    text = str(error)
-    if isinstance(error, ValidationError):
-        first = error.errors(include_input=False)[0]
-        text = f"{_NOT_VALID}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return " ".join(text.split()) or type(error).__name__
-
-
-def _relay(client: ServerSession | None) -> JSON:
-    """What servers may ask of a client, as arguments of their `ClientSession`.
-
-    That is what the client has declared; a 2026-07-28 client refuses it at once.
-    """
-    declared = client.client_capabilities if client else None
-    offered = declared or types.ClientCapabilities()
-    # A client that names no mode has the form.
-    modes = offered.model_dump(exclude_none=True).get("elicitation") or {"form": {}}
-
-    def asking(request: Callable[..., Any], result: type[types.Result]) -> Any:
-        async def ask(_: object, params: Any = None) -> Any:
-            asked = cast(ServerSession, client)
-            return await asked.send_request(request(params=params), result)
-
-        return ask
-
-    async def elicit(_: object, params: types.ElicitRequestParams) -> Any:
-        if params.mode not in modes:
-            text = f"client has no {params.mode} elicitation"
-            raise MCPError(types.INVALID_PARAMS, text)
-        if isinstance(params, types.ElicitRequestURLParams):
-            # 2026-07-28 has none, and older clients need one.
-            params.elicitation_id = params.elicitation_id or str(uuid.uuid4())
-        return await asking(types.ElicitRequest, types.ElicitResult)(_, params)
-
-    identity = types.Implementation(name="mcp-workbench", version=__version__)
-    callbacks: JSON = {"client_info": identity}
-    callbacks["sampling_capabilities"] = offered.sampling
-    if offered.sampling:
-        answer = types.CreateMessageResultWithTools
-        callbacks["sampling_callback"] = asking(types.CreateMessageRequest, answer)
-    if offered.elicitation:
-        callbacks["elicitation_callback"] = elicit
-    if offered.roots:
-        list_roots = asking(types.ListRootsRequest, types.ListRootsResult)
-        callbacks["list_roots_callback"] = list_roots
-    return callbacks
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 # === Transports =======================================================================
@@ -1257,7 +1238,7 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
             # Why is known only when the rest of its output has been read.
             with anyio.move_on_after(2 * DRAIN_TIMEOUT):
                 await self._connection.closed.wait()
-            self._connection.mark_closed("closed its stdin", calls_go_on=True)
+            self._connection.mark_closed("closed its stdin")
             raise Unreached(self._connection.describe_end())
 
     async def stop(self) -> None:
@@ -1385,7 +1366,8 @@ class _RemoteServer:
                 end = str(error)
                 pause *= 2
             if self.is_sse:
-                return self._connection.mark_closed(end)
+                self._connection.mark_closed(end)
+                raise ToolError(end)
             await anyio.sleep(pause)
 
     async def _exchange(
@@ -1403,7 +1385,7 @@ class _RemoteServer:
             async with self.http.stream(method, self._endpoint, **options) as response:
                 status = f"HTTP {response.status_code} {response.reason_phrase}"
                 if not response.is_success:
-                    raise await self._refusal(response, status, item)
+                    raise await self._refusal(response, status)
                 if response.request.method != method:
                     raise ToolError(f"{self._address}: it redirects to a page")
                 if response.headers.get(_SESSION_ID):
@@ -1439,9 +1421,7 @@ class _RemoteServer:
             if message is not None:
                 yield message
 
-    async def _refusal(
-        self, response: httpx2.Response, status: str, item: SessionMessage | None
-    ) -> Exception:
+    async def _refusal(self, response: httpx2.Response, status: str) -> Exception:
         """The error for a response that is no success."""
         text = (await response.aread()).decode(errors="replace")
         # Masked before it is cut: half a secret would not be found.
@@ -1453,10 +1433,7 @@ class _RemoteServer:
             # Servers have other words for a lost session as well, but only 404 says
             # for certain that nothing was executed.
             if is_lost or "session" in text.lower():
-                # A call that has lost the client's answer would wait for ever.
-                answers = types.JSONRPCResponse | types.JSONRPCError
-                is_answer = isinstance(getattr(item, "message", None), answers)
-                self._connection.mark_closed(failure, calls_go_on=not is_answer)
+                self._connection.mark_closed(failure)
             if is_lost:
                 # What has redirected us may have executed it: that is not sent again.
                 return ToolError(failure) if response.history else Unreached(failure)
