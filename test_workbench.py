@@ -789,7 +789,7 @@ KILL = "os.write(2, b'one\\n\\x1b[31mtwo'); os.kill(os.getpid(), 9)"
 SPOILT = "answer(request, {'tools': [{'name': 'x'}]})"
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons must tell
     "absent": (MISSING, "no-such-command|No such file or directory"),
-    "kill": (local(on={"start": KILL}), "SIGKILL|signal 9;; one;;two"),
+    "kill": (local(on={"start": KILL}), "status -9;; one;;two"),
     "exit": (local(on={"start": "sys.exit('a\\tb')"}), "status 1;; a b"),
     "refusal": (local(on={"tools_list": "refuse(request, 7, 'no\\nluck')"}), "no luck"),
     "schema": (local(on={"tools_list": SPOILT}), "not valid MCP;; inputSchema"),
@@ -1072,7 +1072,7 @@ async def test_a_death_fails_the_calls_in_flight(notes: Path, log: Logs) -> None
         os.kill(noted_pids(notes)[0], signal.SIGKILL)
         with anyio.fail_after(5):
             for told in await asyncio.gather(*calls):
-                assert re.search("signal 9.*first words", told)
+                assert re.search("status -9.*first words", told)
         assert await pid_of(client, "a") == noted_pids(notes)[1]
     assert notes.read_text().count("wait") == 2  # so none was repeated
     assert ("workbench", logging.INFO, "[box/a] first words") in log.record_tuples
@@ -1577,7 +1577,7 @@ class Remote:
     def __init__(self) -> None:
         self.session = "1"
         self.secrets: set[str | None] = set()  # values of the header Authorization
-        self.calls: list[str] = []  # the keys of `answers`, GET and DELETE
+        self.calls: list[str] = []  # the keys of `answers`, and GET
         self.released = asyncio.Event()
         self.listener: Any = None
         self.stream: Any = None  # of `/sse`
@@ -1685,7 +1685,7 @@ DENIAL = '{"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "Go a
 # at its path does not connect.
 FAILED: dict[str, tuple[bytes, str]] = {
     "401": (response(401), "HTTP 401"),
-    "403": (response(403, DENIAL), "Go away.*HTTP 403"),
+    "403": (response(403, DENIAL), "Go away"),
     "429": (response(429, "Too\nmany"), "HTTP 429"),
     "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
     "elsewhere": (response(307, location="http://a.invalid/"), "host|redirect"),
@@ -1801,7 +1801,6 @@ async def test_a_forgotten_session_is_replaced(remote: Remote) -> None:
         assert text(await calling) == "released"
     assert remote.calls.count("wait") == 1 and remote.calls.count("ok") == 9
     assert remote.calls.count("initialize") == 2
-    assert remote.calls[-1] == "DELETE"  # which ends the last one
 
 
 async def test_a_call_is_sent_once_more_after_404_alone(remote: Remote) -> None:
@@ -1809,7 +1808,7 @@ async def test_a_call_is_sent_once_more_after_404_alone(remote: Remote) -> None:
     remote.answers.update(lost=response(404), other=response(400, "No session"))
     remote.answers["/moved"] = response(307, location="/mcp")
     async with connected(a=remote.at(), b=remote.at("/moved")) as client:
-        for sent in (2, 4):  # with those to /moved; each call has a session of its own
+        for sent in (4, 8):  # with those to /moved; each call has two sessions
             assert "HTTP 404" in await error_of(client, "b", "lost")
             assert {*map(remote.calls.count, ("initialize", "lost"))} == {sent}
         assert "HTTP 404" in await error_of(client, "a", "lost")
@@ -1817,7 +1816,7 @@ async def test_a_call_is_sent_once_more_after_404_alone(remote: Remote) -> None:
         remote.session = ""
         assert text(await use(client, "a", "ok")) == "ok"
         assert "HTTP 404" in await error_of(client, "a", "lost")
-    assert remote.calls.count("lost") == 7 and remote.calls.count("other") == 1
+    assert remote.calls.count("lost") == 11 and remote.calls.count("other") == 1
 
 
 INSTALLED = ROOT / ".ci/servers"
@@ -2277,7 +2276,7 @@ async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> Non
         path.write_text(path.read_text() + "hangs\n")
         await anyio.sleep_forever()
 
-    remote.answers.update(echo=hang_up, DELETE=remote.wait)
+    remote.answers.update(echo=hang_up)
     runs: dict[str, Any] = {}
     for state, (all_endings, called) in STATES.items():
         for endings in all_endings:

@@ -1135,14 +1135,14 @@ def explain(error: BaseException) -> str:
 # What carries a connection's messages: a process and its pipes, or a remote endpoint.
 
 _CHUNK = 65536  # bytes
+_READ_AHEAD = 8 << 20  # bytes; what a process has left in its pipe is to fit
 _LINE_LIMIT = 128 << 20  # bytes of one that is a message
 
 
 def _read_message(line: bytes) -> types.JSONRPCMessage | None:
     """A JSON-RPC message, or None; for an answer that is not valid, an error."""
     adapter: TypeAdapter[types.JSONRPCMessage] = types.jsonrpc_message_adapter
-    # Not the adapter's own parser, which fails on half a surrogate pair, and takes
-    # seconds over a megabyte that is no message.
+    # Not the adapter's own parser, which fails on half a surrogate pair.
     message = _decode(line.decode(errors="replace"))
     with suppress(ValidationError):
         return adapter.validate_python(message, by_name=False)
@@ -1171,7 +1171,7 @@ async def _lines(read: Callable[[int], Awaitable[bytes]]) -> AsyncIterator[bytes
                 await asyncio.sleep(0)
             line += rest
             if len(line) > _LINE_LIMIT:
-                return  # it may be an answer that a call waits for
+                return
     if line:
         yield bytes(line)
 
@@ -1188,7 +1188,7 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
     stderr: asyncio.StreamReader
 
     def __init__(self, connection: Connection) -> None:
-        super().__init__(_CHUNK, asyncio.get_running_loop())
+        super().__init__(_READ_AHEAD, asyncio.get_running_loop())
         self._connection = connection
         self._exited = anyio.Event()
 
@@ -1200,10 +1200,7 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
     def process_exited(self) -> None:
         super().process_exited()
         self._exited.set()
-        # What is left in its pipe is read now, whoever is behind; for its children may
-        # hold it open for as long as they like.
-        stdout = cast(asyncio.ReadTransport, self._process.get_pipe_transport(1))
-        stdout.resume_reading()
+        # Its children may hold its pipes open for as long as they like.
         asyncio.get_running_loop().call_later(DRAIN_TIMEOUT, self._process.close)
 
     async def messages(self) -> AsyncIterator[SessionMessage]:
@@ -1214,26 +1211,23 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
                 yield SessionMessage(message)
             else:
                 self._connection.log_output(line)
+        # Then its status is known as well.
         await asyncio.wait([self._stderr_read], timeout=DRAIN_TIMEOUT)
         status = self._process.get_returncode()
         end = f"exited with status {status}"
         if status is None:
-            end = f"closed its stdout, or wrote more than {_LINE_LIMIT:,} bytes a line"
-        if status is not None and status < 0:
-            end = f"was killed by signal {-status} ({signal.strsignal(-status)})"
+            end = "closed its stdout, or wrote a line that is too long"
         self._connection.mark_closed(end)
 
     async def _read_stderr(self) -> None:
         async for line in _lines(self.stderr.read):
             self._connection.log_output(line)
-        # Who waits for this task wants to know the status.
         await self._exited.wait()
 
     async def send(self, item: SessionMessage) -> None:
         """Write a message to its stdin; `Unreached` for a request that nobody reads."""
         # Not waited for: a server that does not read must not hold up anybody.
         self.stdin.write(_dump(item.message) + b"\n")
-        # The write itself may have shown that nobody reads it.
         if self.stdin.is_closing() and isinstance(item.message, types.JSONRPCRequest):
             # Why is known only when the rest of its output has been read.
             with anyio.move_on_after(2 * DRAIN_TIMEOUT):
@@ -1241,31 +1235,28 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
             self._connection.mark_closed("closed its stdin")
             raise Unreached(self._connection.describe_end())
 
-    async def stop(self) -> None:
+    async def aclose(self) -> None:
         """Close its stdin, then SIGTERM, then SIGKILL; its children go with it.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
-        self.stdin.close()
-        for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
-            with anyio.move_on_after(EXIT_GRACE):
-                await self._exited.wait()
-                # A launcher may end before its worker, whose end nobody tells us.
-                while self._signal_group(0):
-                    await anyio.sleep(0.02)
-                break
-            self._signal_group(number)
-        await asyncio.wait([self._stderr_read], timeout=DRAIN_TIMEOUT)
+        with anyio.CancelScope(shield=True):
+            self.stdin.close()
+            for number in (signal.SIGTERM, 9):  # SIGKILL, which Windows does not have
+                with anyio.move_on_after(EXIT_GRACE):
+                    while self._signal_group(0):
+                        await anyio.sleep(0.02)
+                self._signal_group(number)
+            await asyncio.wait([self._stderr_read], timeout=DRAIN_TIMEOUT)
         self._process.close()
 
     def _signal_group(self, number: int) -> bool:
         """Signal the process and its children, and tell if any is left; 0 only asks."""
+        if sys.platform == "win32":
+            return self._process.get_returncode() is None
         with suppress(ProcessLookupError, PermissionError):
-            if sys.platform != "win32":
-                os.killpg(self._process.get_pid(), number)
-                return True
-            if number:
-                self._process.kill()
+            os.killpg(self._process.get_pid(), number)
+            return True
         return False
 
 
@@ -1288,11 +1279,8 @@ async def _process_transport(connection: Connection) -> AsyncIterator[Streams]:
     # Cancelled half way, it might run with nobody to stop it.
     with anyio.CancelScope(shield=True):
         _, process = await start
-    try:
+    async with aclosing(process):
         yield Streams(process.messages(), process.send)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await process.stop()
 
 
 _SESSION_ID = "mcp-session-id"
@@ -1328,119 +1316,101 @@ class _RemoteServer:
         # Headers may be secret: no redirect must take them to another host.
         is_safe = request.url.scheme in (self._url.scheme, "https")
         if request.url.netloc != self._url.netloc or not is_safe:
-            raise ToolError(f"{self._address}: it leads to another host")
+            raise httpx2.RequestError("it leads to another host")
 
     async def messages(self) -> AsyncIterator[SessionMessage]:
         """What the server says, in whichever response."""
         while True:
             yield await self._received.get()
 
-    async def send(self, item: SessionMessage | None, method: str = "POST") -> None:
+    async def send(self, item: SessionMessage) -> None:
         """Post a message; for a request, until its answer has come."""
-        if item is not None and isinstance(item.message, types.JSONRPCRequest):
+        headers = getattr(item.metadata, "headers", None)
+        content: JSON = {"headers": headers, "content": _dump(item.message)}
+        if isinstance(item.message, types.JSONRPCRequest):
             # Over the older transport, the answer comes in the one event stream.
             awaited = "" if self.is_sse else str(item.message.id)
-            return await self._exchange(method, item, awaited)
-        # It has no answer: that it is refused is only logged.
+            return await self._exchange("POST", content, awaited)
+        with anyio.move_on_after(REPLY_TIMEOUT):
+            await self._try("POST", content)
+
+    async def _try(self, method: str, content: JSON) -> str:
+        """Make an HTTP request whose failure ends nothing; why it has failed."""
         try:
-            with anyio.move_on_after(REPLY_TIMEOUT):
-                await self._exchange(method, item)
-        except (ToolError, MCPError) as error:
+            await self._exchange(method, content)
+        except ToolError as error:
             log.debug("%s: %s", self._connection.name, error)
+            return str(error)
+        return ""
 
     async def listen(self) -> None:
         """Read what belongs to no request; over the older transport, everything."""
-        pause = 1.0
-        if not self.is_sse:
-            # Until then, the session gives the version with each message.
-            await self._connection.settled.wait()
-            version = self._connection.session.protocol_version
-            self.http.headers["mcp-protocol-version"] = str(version)
-        while self.is_sse or not is_modern(self._connection.session):
-            end = f"{self._address}: the server closed its event stream"
-            try:
-                await self._exchange("GET")
-                pause = 1.0
-            except (ToolError, MCPError) as error:
-                # It may have no such stream at all.
-                end = str(error)
-                pause *= 2
-            if self.is_sse:
-                self._connection.mark_closed(end)
-                raise ToolError(end)
-            await anyio.sleep(pause)
+        if self.is_sse:
+            end = await self._try("GET", {}) or "closed its event stream"
+            self._connection.mark_closed(end)
+            raise ToolError(end)  # which ends the calls that wait for it
+        await self._connection.settled.wait()
+        version = str(self._connection.session.protocol_version)
+        self.http.headers["mcp-protocol-version"] = version
+        while _SESSION_ID in self.http.headers:
+            failure = await self._try("GET", {})
+            # It may have no such stream at all.
+            await anyio.sleep(60 if failure else 1)
 
-    async def _exchange(
-        self, method: str, item: SessionMessage | None = None, awaited: str = ""
-    ) -> None:
-        """Make an HTTP request; hand on what comes, up to the answer with this id.
-
-        Raises `Unreached`, `ToolError`, or the `MCPError` that refuses the request.
-        """
-        options: JSON = {}
-        if item is not None:
-            headers = getattr(item.metadata, "headers", None)
-            options = {"headers": headers, "content": _dump(item.message)}
+    async def _exchange(self, method: str, content: JSON, awaited: str = "") -> None:
+        """Make an HTTP request; hand on what comes, up to the answer with this id."""
+        said = ""
+        answered = not awaited
         try:
-            async with self.http.stream(method, self._endpoint, **options) as response:
-                status = f"HTTP {response.status_code} {response.reason_phrase}"
-                if not response.is_success:
-                    raise await self._refusal(response, status)
-                if response.request.method != method:
-                    raise ToolError(f"{self._address}: it redirects to a page")
-                if response.headers.get(_SESSION_ID):
-                    self.http.headers[_SESSION_ID] = response.headers[_SESSION_ID]
-                async for message in self._messages_in(response):
-                    self._received.put_nowait(SessionMessage(message))
-                    if not hasattr(message, "method") and str(message.id) == awaited:
-                        return
-            if awaited:
-                raise ToolError(f"{self._address}: {status}, but no answer")
-        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            # Nothing was sent, unless it was this that has redirected us.
-            kind = Unreached if error.request.url == self._endpoint else ToolError
-            raise kind(f"{self._address}: {explain(error)}") from None
+            async with self.http.stream(method, self._endpoint, **content) as response:
+                self._check_session(response)
+                async for event in _events(response):
+                    said = event.data
+                    if self._receive(event, awaited):
+                        answered = True
+                        break
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-            # If the connection has ended, that is what has ended this.
-            failure = self._connection.reason or f"{self._address}: {explain(error)}"
-            raise ToolError(failure) from None
-
-    async def _messages_in(self, response: httpx2.Response) -> AsyncIterator[Any]:
-        """The messages in the events of a response, or the one in its body."""
-        if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            message = _read_message(await response.aread())
-            if message is not None:
-                yield message
+            raise ToolError(f"{self._address}: {explain(error)}") from None
+        if answered and response.is_success:
             return
-        response.encoding = "utf-8"  # as events are; PHP may say another
-        async for event in httpx2.EventSource(response, _LINE_LIMIT):
-            if self.is_sse and event.event == "endpoint":
-                self._endpoint = self._url.join(event.data)
-                self.has_endpoint.set()
-            message = _read_message(event.data.encode())
-            if message is not None:
-                yield message
-
-    async def _refusal(self, response: httpx2.Response, status: str) -> Exception:
-        """The error for a response that is no success."""
-        text = (await response.aread()).decode(errors="replace")
         # Masked before it is cut: half a secret would not be found.
-        shown = " ".join(self._connection.workbench.config.mask(text).split())
-        failure = f"{self._address}: {status} {beginning(shown, 300)}"
-        is_lost = response.status_code == 404
-        request = response.request
-        if request.method == "POST" and _SESSION_ID in request.headers:
-            # Servers have other words for a lost session as well, but only 404 says
-            # for certain that nothing was executed.
-            if is_lost or "session" in text.lower():
-                self._connection.mark_closed(failure)
-            if is_lost:
-                # What has redirected us may have executed it: that is not sent again.
-                return ToolError(failure) if response.history else Unreached(failure)
-        with suppress(ValidationError):
-            own = types.JSONRPCError.model_validate_json(text).error
-            return MCPError(own.code, f"{own.message} ({status})", own.data)
-        return ToolError(failure)
+        shown = " ".join(self._connection.workbench.config.mask(said).split())
+        failure = f"{self._address}: HTTP {response.status_code} {shown[:300]}"
+        if "session" in said.lower():
+            # It may be lost: the next call is to begin another one.
+            self._connection.mark_closed(failure)
+        if not (awaited and answered):
+            raise ToolError(failure)
+
+    def _check_session(self, response: httpx2.Response) -> None:
+        """Note the session that a request begins; `Unreached` for one that is lost."""
+        if response.headers.get(_SESSION_ID):
+            self.http.headers[_SESSION_ID] = response.headers[_SESSION_ID]
+        is_refused = response.status_code == 404 and response.request.method == "POST"
+        if is_refused and _SESSION_ID in response.request.headers:
+            self._connection.mark_closed(f"{self._address}: HTTP 404")
+            raise Unreached(self._connection.reason)
+
+    def _receive(self, event: httpx2.ServerSentEvent, awaited: str) -> bool:
+        """Hand on the message of an event, and tell if it is the answer awaited."""
+        if event.event == "endpoint":
+            self._endpoint = self._url.join(event.data)
+            self.has_endpoint.set()
+        message = _read_message(event.data.encode())
+        if message is None:
+            return False
+        self._received.put_nowait(SessionMessage(message))
+        return not hasattr(message, "method") and str(message.id) == awaited
+
+
+async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentEvent]:
+    """The events of a response; its body is one, if it is no stream of them."""
+    if response.headers.get("content-type", "").startswith("text/event-stream"):
+        async for event in httpx2.EventSource(response, _LINE_LIMIT):
+            yield event
+    else:
+        body = await response.aread()
+        yield httpx2.ServerSentEvent(data=body.decode(errors="replace"))
 
 
 @asynccontextmanager
@@ -1452,13 +1422,8 @@ async def _remote_transport(connection: Connection) -> AsyncIterator[Streams]:
         tasks.start_soon(server.listen)
         if server.is_sse:
             await server.has_endpoint.wait()
-        try:
-            yield Streams(server.messages(), server.send)
-        finally:
-            tasks.cancel_scope.cancel()
-            if _SESSION_ID in server.http.headers:
-                with anyio.move_on_after(EXIT_GRACE, shield=True):
-                    await server.send(None, "DELETE")
+        yield Streams(server.messages(), server.send)
+        tasks.cancel_scope.cancel()
 
 
 # === Built-in toolbox =================================================================
