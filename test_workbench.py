@@ -1326,12 +1326,16 @@ RESULTS: list[dict[str, Any]] = [
 @in_all_pairs
 async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> None:
     strict = {"type": "object", "required": ["x"]}
-    a = local(eras=eras, tools=[tool("result", outputSchema=strict)])
+    tools = [tool("result", outputSchema=strict), tool("write")]
+    a = local(eras=eras, tools=tools)
     async with connected(mode, a=a) as client:
         for result in RESULTS:
             assert await raw_call(client, "a", "result", result) == result
         result = text_result("a list", structuredContent=[1])  # of 2026-07-28 alone
         came = await raw_call(client, "a", "result", result)
+        half = '{"result": {"content": [{"type": "text", "text": "\\ud83d."}]}, '
+        half += '"id": ID, "jsonrpc": "2.0"}'  # JavaScript cuts texts so
+        assert text(await use(client, "a", "write", {"line": half})) == "\ufffd."
     assert (came == result) == ((mode, eras) == ("auto", BOTH))
 
 

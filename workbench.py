@@ -670,7 +670,7 @@ def text_result(text: str, is_error: bool = False) -> JSON:
 
 def _decode(value: Any) -> Any:
     """What a string holds as JSON: models tend to send lists and objects so."""
-    with suppress(TypeError, ValueError, RecursionError):
+    with suppress(TypeError, ValueError):
         value = from_json(value)
     return {} if value is None else value
 
@@ -1142,8 +1142,13 @@ _LINE_LIMIT = 128 << 20  # bytes of one that is a message
 def _read_message(line: bytes) -> types.JSONRPCMessage | None:
     """A JSON-RPC message, or None; for an answer that is not valid, an error."""
     adapter: TypeAdapter[types.JSONRPCMessage] = types.jsonrpc_message_adapter
-    # Not the adapter's own parser, which fails on half a surrogate pair.
-    message = _decode(line.decode(errors="replace"))
+    text = line.decode(errors="replace")
+    message = _decode(text)
+    if message == text:
+        # JavaScript cuts texts within surrogate pairs. A half has no UTF-8, and no way out.
+        with suppress(ValueError, RecursionError):
+            whole = json.dumps(json.loads(text), ensure_ascii=False)
+            message = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
     with suppress(ValidationError):
         return adapter.validate_python(message, by_name=False)
     if isinstance(message, dict) and "method" not in message:
