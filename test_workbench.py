@@ -1333,8 +1333,10 @@ async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> Non
             assert await raw_call(client, "a", "result", result) == result
         result = text_result("a list", structuredContent=[1])  # of 2026-07-28 alone
         came = await raw_call(client, "a", "result", result)
-        half = '{"result": {"content": [{"type": "text", "text": "\\ud83d."}]}, '
-        half += '"id": ID, "jsonrpc": "2.0"}'  # JavaScript cuts texts so
+        half = '{"result": {"resultType": "complete", "content": [{"type": "text", '
+        half += (
+            '"text": "\\ud83d."}]}, "id": ID, "jsonrpc": "2.0"}'  # as JavaScript cuts
+        )
         assert text(await use(client, "a", "write", {"line": half})) == "\ufffd."
     assert (came == result) == ((mode, eras) == ("auto", BOTH))
 
