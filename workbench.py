@@ -37,7 +37,6 @@ import re
 import select
 import signal
 import sys
-import uuid
 import zoneinfo
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -53,7 +52,7 @@ try:
     import anyio.abc
     import httpx2
     from mcp import Client, ClientSession, MCPError, ServerSession, types
-    from mcp.client.session import ClientRequestContext, IncomingMessage
+    from mcp.client.session import IncomingMessage
     from mcp.client.stdio import get_default_environment
     from mcp.os.win32.utilities import get_windows_executable_command
     from mcp.server.lowlevel.server import Server
@@ -717,18 +716,13 @@ async def use_tool(
     on_progress = context.session.report_progress if "progressToken" in meta else None
     place = f"Error executing tool '{tool_name}' in toolbox '{toolbox_name}'"
     try:
-        result = await workbench.use_tool(toolbox_name, tool_name, params, on_progress)
+        return await workbench.use_tool(toolbox_name, tool_name, params, on_progress)
     except ToolError as error:
         raise ToolError(f"{place}: {error}") from None
     except MCPError as error:
         if of_retry or error.code in _FOR_CLIENT:
             raise
         raise ToolError(f"{place}: the server's error {error.code}: {error}") from None
-    is_object = isinstance(result.get("structuredContent", {}), dict)
-    if not is_object and not is_modern(context.session):
-        # Older eras know objects alone, and the SDK would refuse the whole result.
-        del result["structuredContent"]
-    return result
 
 
 _USAGE = "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
@@ -768,21 +762,12 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
         context.lifespan_context.log_level = params.level
         return {}
 
-    async def roots_changed(context: Any, _: object) -> None:
-        changed = types.RootsListChangedNotification()
-        for connections in list(context.lifespan_context.open_toolboxes.values()):
-            for connection in list(connections.values()):
-                if connection.is_up and not is_modern(connection.session):
-                    await connection.session.send_notification(changed)
-
     options: JSON = {"instructions": instructions(config)}
     options["lifespan"] = lambda _: running_workbench(config)
     server = tool_server("mcp-workbench", meta_tools(config), config, **options)
     # Not as arguments of `Server`: those warn that 2026-07-28 has neither any more.
     level = types.SetLevelRequestParams
     server.add_request_handler("logging/setLevel", level, set_level)
-    changes = "notifications/roots/list_changed"
-    server.add_notification_handler(changes, types.NotificationParams, roots_changed)
     return server
 
 
@@ -913,14 +898,14 @@ class Connection:
         identity = types.Implementation(name="mcp-workbench", version=__version__)
         callbacks["client_info"] = identity
         if offered.sampling:
-            answer = types.CreateMessageResultWithTools
-            sample = functools.partial(self._ask, types.CreateMessageRequest, answer)
+            sampled = types.CreateMessageResultWithTools
+            sample = functools.partial(self._ask, types.CreateMessageRequest, sampled)
             callbacks["sampling_callback"] = sample
             callbacks["sampling_capabilities"] = offered.sampling
         if offered.elicitation:
-            # One that names no mode has the form.
-            modes = offered.elicitation.model_dump(exclude_none=True) or {"form": {}}
-            callbacks["elicitation_callback"] = functools.partial(self._elicit, modes)
+            elicited = types.ElicitResult
+            elicit = functools.partial(self._ask, types.ElicitRequest, elicited)
+            callbacks["elicitation_callback"] = elicit
         if offered.roots:
             roots = types.ListRootsResult
             list_roots = functools.partial(self._ask, types.ListRootsRequest, roots)
@@ -1049,22 +1034,19 @@ class Connection:
         Whoever cancels it, with a time limit for one, cancels it downstream as well.
         Raises `Unreached`, `ToolError`, or the `MCPError` of the server.
         """
-        answers: JSON = {}
         self._calls += 1
         try:
-            while True:
-                # The SDK's `call_tool` would check the result, after the side effect.
-                request = _WireRequest(method="tools/call", params=params | answers)
-                result: JSON = await self.session.send_request(
-                    request, _RAW_RESULT, progress_callback=on_progress
-                )
-                if result.get("resultType") != "input_required":
-                    # The SDK takes whatever has a type for an `InputRequiredResult`.
-                    types.CallToolResult.model_validate(result, by_name=False)
-                    return result
-                if is_modern(self.client):
-                    return result
-                answers = await self._answer_questions(result)
+            # The SDK's `call_tool` would check the result, after the side effect.
+            request = _WireRequest(method="tools/call", params=params)
+            result: JSON = await self.session.send_request(
+                request, _RAW_RESULT, progress_callback=on_progress
+            )
+            if result.get("resultType") != "input_required":
+                # The SDK takes whatever has a type for an `InputRequiredResult`.
+                types.CallToolResult.model_validate(result, by_name=False)
+            elif not is_modern(self.client):
+                raise ToolError(f"server '{self.name}' asks in a way of 2026-07-28")
+            return result
         except ValidationError as error:
             raise ToolError(f"server '{self.name}': {explain(error)}") from None
         except MCPError as error:
@@ -1077,40 +1059,12 @@ class Connection:
         finally:
             self._calls -= 1
 
-    async def _answer_questions(self, result: JSON) -> JSON:
-        """An older client's answers to an `InputRequiredResult`, as params of a retry.
-
-        https://modelcontextprotocol.io/specification/2026-07-28/basic/utilities/mrtr
-        """
-        required = types.InputRequiredResult.model_validate(result, by_name=False)
-        context = ClientRequestContext(session=self.session, request_id="input")
-        params: JSON = {}
-        if required.request_state is not None:
-            params["requestState"] = required.request_state
-        for key, question in (required.input_requests or {}).items():
-            answer = await self.session.dispatch_input_request(context, question)
-            if isinstance(answer, types.ErrorData):
-                raise ToolError(f"no answer to its {question.method}: {answer.message}")
-            response = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
-            params.setdefault("inputResponses", {})[key] = response
-        await anyio.sleep(DRAIN_TIMEOUT)  # a round without questions wants time
-        return params
-
     async def _ask(
         self, request: Callable[..., Any], result: Any, _: object, params: Any = None
     ) -> Any:
         """Ask the client what the server asks; one of 2026-07-28 refuses at once."""
         client = cast(ServerSession, self.client)
         return await client.send_request(request(params=params), result)
-
-    async def _elicit(self, modes: JSON, context: object, params: Any) -> Any:
-        if params.mode not in modes:
-            text = f"client has no {params.mode} elicitation"
-            raise MCPError(types.INVALID_PARAMS, text)
-        if isinstance(params, types.ElicitRequestURLParams):
-            # 2026-07-28 has none, and older clients need one.
-            params.elicitation_id = params.elicitation_id or str(uuid.uuid4())
-        return await self._ask(types.ElicitRequest, types.ElicitResult, context, params)
 
 
 def is_modern(session: ClientSession | ServerSession | None) -> bool:
