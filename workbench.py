@@ -135,35 +135,14 @@ class WorkbenchConfig:
 
     toolboxes: Mapping[str, ToolboxConfig]
     variables: Mapping[str, str] = field(default_factory=dict)  # withheld from servers
+    secrets: tuple[str, ...] = ()  # never to be told, the longest first
     source: str = ""  # its file
 
     def mask(self, text: str) -> str:
         """A text fit to be shown, without secrets and control characters."""
-        for secret in self._secrets:
+        for secret in self.secrets:
             text = text.replace(secret, "***")
         return _CONTROLS.sub(" ", text)
-
-    @functools.cached_property
-    def _secrets(self) -> list[str]:
-        """From 8 characters on, as they are and as JSON escapes them."""
-        secrets = [*self.variables.values()]
-        for toolbox in self.toolboxes.values():
-            for server in toolbox.servers.values():
-                # The login and the query of a URL.
-                texts = re.findall(r"(?<=//)[^/?#]*(?=@)|(?<=\?).*", server.url)
-                texts += server.headers.values()
-                # A part may be told alone, such as the token of `Bearer TOKEN`.
-                parts = re.split(r"[\s:#&=]+", " ".join(texts))
-                secrets += [*texts, *parts, *server.env.values()]
-        forms: set[str] = set()
-        for secret in secrets:
-            for line in (secret, *secret.splitlines()):
-                # Nobody could act on an error that hides which file was not found.
-                if len(line.strip()) >= 8 and not os.path.exists(line):
-                    escaped = json.dumps(line, ensure_ascii=False)[1:-1]
-                    forms |= {line, escaped, json.dumps(line)[1:-1]}
-        # A secret may be part of another: the longer one has to be tried first.
-        return sorted(forms, key=len, reverse=True)
 
 
 _CLIENT_KEYS = ("mcpServers", "servers", "context_servers", "mcp_servers")
@@ -201,9 +180,10 @@ For migration guidance, see: "Upgrading" in README.md"""
 
 @dataclass
 class _ConfigReader:
-    """Reads a decoded configuration and collects every problem with its place."""
+    """Reads a decoded configuration; collects its secrets, and problems by place."""
 
     problems: list[str] = field(default_factory=list)
+    secrets: list[str] = field(default_factory=list)
 
     def read_toolboxes(self, file: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of a file; each server of another client's file is its own."""
@@ -264,7 +244,14 @@ class _ConfigReader:
         if ("command" in values) == ("url" in values):
             keys = ", ".join(entry)
             self.problems.append(f"{at}: expected either command or url in '{keys}'")
-        return ServerConfig(**values)
+        config = ServerConfig(**values)
+        # The login and the query of a URL.
+        texts = re.findall(r"(?<=//)[^/?#]*(?=@)|(?<=\?).*", config.url)
+        texts += config.headers.values()
+        # A part may be told alone, such as the token of `Bearer TOKEN`.
+        parts = re.split(r"[\s:#&=]+", " ".join(texts))
+        self.secrets += [*texts, *parts, *config.env.values()]
+        return config
 
     def read(self, at: str, value: Any, kind: type) -> Any:
         """A string, a list or an object of strings, with references expanded."""
@@ -306,7 +293,16 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     # not reach the others because its key is misspelt, or its server switched off.
     named = re.findall(_VARIABLE, text + json.dumps(data, default=str))
     variables = {name: os.environ[name] for name in os.environ.keys() & set(named)}
-    return WorkbenchConfig(toolboxes, variables, source)
+    secrets = reader.secrets + list(variables.values())
+    forms: set[str] = set()
+    for secret in secrets + "\n".join(secrets).splitlines():
+        # Nobody could act on an error that hides which file was not found.
+        if len(secret.strip()) >= 8 and not os.path.exists(secret):
+            escaped = json.dumps(secret, ensure_ascii=False)[1:-1]
+            forms |= {secret, escaped, json.dumps(secret)[1:-1]}
+    # A secret may be part of another: the longer one has to be tried first.
+    longest_first = tuple(sorted(forms, key=len, reverse=True))
+    return WorkbenchConfig(toolboxes, variables, longest_first, source)
 
 
 def load_config(path: str) -> WorkbenchConfig:
