@@ -449,7 +449,7 @@ def test_what_is_ignored_is_warned_about_unless_it_is_meant_to_be(log: Logs) -> 
     assert config.toolboxes == {
         "box": workbench.ToolboxConfig("A box", {"s": workbench.ServerConfig("x")}),
     }
-    told = r".*box: .* oops, .*\.s: .* autoApprove, timeout, .*"
+    told = r".*box: .*'oops'.*\.s: .*'autoApprove', 'timeout'.*"
     assert re.fullmatch(told, "".join(log.messages))
 
 
@@ -521,7 +521,7 @@ def test_the_file_of_another_client_is_a_configuration(
     title, _, written = written.partition("\n")
     file = Path(title.split(": ")[1])
     file.write_text(written.replace("FOLDER", os.getcwd()), "utf-8")
-    config = workbench.load_config(str(file))
+    config = workbench.find_config(str(file))
     assert config.variables == ({"KEY": "k"} if "KEY" in written else {})
     found = []
     for name, box in config.toolboxes.items():
@@ -587,7 +587,7 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
         path = tmp_path / ("c.toml" if data.startswith(b"[") else "c.json")
         path.write_bytes(data)
         with pytest.raises(workbench.ConfigError) as error:
-            workbench.load_config(str(path))
+            workbench.find_config(str(path))
         assert str(error.value).startswith(str(path))
         assert told in str(error.value)
     with pytest.raises(workbench.ConfigError, match="no-such-file"):

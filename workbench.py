@@ -145,7 +145,7 @@ class WorkbenchConfig:
         return _CONTROLS.sub(" ", text)
 
 
-_CLIENT_KEYS = ("mcpServers", "servers", "context_servers", "mcp_servers")
+_TABLE_KEYS = ("toolboxes", "mcpServers", "servers", "context_servers", "mcp_servers")
 # The fields of a `ServerConfig`, their types, and the keys that clients use for them.
 _FIELDS: dict[str, tuple[type, str]] = {
     "command": (str, "command"),
@@ -165,10 +165,9 @@ _TYPE_NAMES |= {bool: "a boolean", type(None): "nothing"}
 _VARIABLE = r"\$\{(?:env:)?([A-Z_][A-Z0-9_]*)"
 _FOREIGN = r"\$\{[^}]*\}|\$[A-Z_][A-Z0-9_]*\b"
 _REFERENCE = re.compile(rf"{_VARIABLE}(?::-([^}}]*))?\}}|({_FOREIGN})|\$\{{")
-# Editors write JSON with comments and trailing commas.
-_STRING = r'("(?:[^"\\]|\\.)*")'
-_COMMENT = rf"(?s){_STRING}|//[^\n]*|/\*.*?\*/"
-_TRAILING_COMMA = rf"(?s){_STRING}|,(?=\s*[\]}}])"
+# Editors write JSON with comments and trailing commas; in a string, neither is one.
+_COMMENT = r"//[^\n]*|/\*.*?\*/"
+_NOISE = rf'(?s)("(?:[^"\\]|\\.)*")|{_COMMENT}|,(?=(?:\s|{_COMMENT})*+[\]}}])'
 # Terminal sequences and control characters, all but the line feed.
 _CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 _UNKNOWN_MODE = """\
@@ -188,16 +187,15 @@ class _ConfigReader:
     def read_toolboxes(self, file: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of a file; each server of another client's file is its own."""
         data = self.expect("configuration", file, dict)
-        tables = {key: data[key] for key in _CLIENT_KEYS if key in data}
+        tables = {key: data[key] for key in _TABLE_KEYS if key in data}
         # `claude mcp add` writes into the entry of the project in ~/.claude.json.
         with suppress(LookupError, TypeError, OSError):
             cwd = os.getcwd()
             tables[f"projects.{cwd}.mcpServers"] = data["projects"][cwd]["mcpServers"]
-        if "toolboxes" in data:
-            tables = {"toolboxes": data["toolboxes"]}
+        if "toolboxes" in tables:
+            tables = {"toolboxes": tables["toolboxes"]}
         if not tables:
-            keys = " or ".join(["toolboxes", *_CLIENT_KEYS])
-            self.problems.append(f"configuration: expected an object with {keys}")
+            self.problems.append(f"configuration: expected {' or '.join(_TABLE_KEYS)}")
         if data.get("toolMode", "proxy") != "proxy":
             self.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
         toolboxes = {}
@@ -224,10 +222,9 @@ class _ConfigReader:
                 continue
             if "__" in f"_{name}_":
                 self.problems.append(f"{at}: a name must not have '__' or end in '_'")
-            others = sorted(entry.keys() - _KNOWN_KEYS)
-            unknown = [key for key in others if not key.startswith("_")]
+            unknown = {key for key in entry if not key.startswith("_")} - _KNOWN_KEYS
             if unknown:
-                log.warning("%s: unknown keys %s, ignored", at, ", ".join(unknown))
+                log.warning("%s: unknown keys %s, ignored", at, sorted(unknown))
             yield name, at, entry
 
     def read_server(self, at: str, entry: JSON) -> ServerConfig:
@@ -305,40 +302,32 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     return WorkbenchConfig(toolboxes, variables, longest_first, source)
 
 
-def load_config(path: str) -> WorkbenchConfig:
-    """Read the configuration file at `path`; any fault of it raises `ConfigError`."""
+def find_config(argument: str | None) -> WorkbenchConfig:
+    """The configuration to serve, from a file or the demo; `ConfigError` for a fault."""
+    path = argument or os.environ.get("WORKBENCH_CONFIG")
+    if not path and os.path.exists("workbench-config.json"):
+        path = "workbench-config.json"
+    if not path:
+        server = ServerConfig(sys.executable, (os.path.abspath(__file__), "--toolbox"))
+        note = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
+        demo = ToolboxConfig(f"Echo and time. {note}", {"toolbox": server})
+        return WorkbenchConfig({"demo": demo}, source=note)
     try:
         with open(path, encoding="utf-8-sig") as file:
-            text = plain = file.read()
+            text = file.read()
         if path.endswith(".toml"):
             data = tomllib.loads(text)
         else:
             # Spaces in their place keep the lines and columns in errors.
-            for noise in (_COMMENT, _TRAILING_COMMA):
-                plain = re.sub(noise, lambda m: m[1] or re.sub(".", " ", m[0]), plain)
+            plain = re.sub(_NOISE, lambda m: m[1] or re.sub(".", " ", m[0]), text)
             data = from_json(plain)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read as JSON or TOML: {error}") from None
     return parse_config(data, path, text)
 
 
-def find_config(argument: str | None) -> WorkbenchConfig:
-    """The configuration to serve; without any, this file's own echo/time toolbox."""
-    path = argument or os.environ.get("WORKBENCH_CONFIG")
-    if not path and os.path.exists("workbench-config.json"):
-        path = "workbench-config.json"
-    if path:
-        return load_config(path)
-    server = ServerConfig(sys.executable, (os.path.abspath(__file__), "--toolbox"))
-    note = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
-    demo = ToolboxConfig(f"Echo and time. {note}", {"toolbox": server})
-    return WorkbenchConfig({"demo": demo}, source=note)
-
-
 # === Tool names =======================================================================
-# How a tool is named across toolboxes and servers. Only its own part may contain `__`.
-
-_FORM = "{toolbox}__{server}__{tool}"
+# In full, it is `{toolbox}__{server}__{tool}`, and only the tool's part may have `__`.
 
 
 def find_patterns(patterns: list[str], *names: str) -> set[str]:
@@ -474,8 +463,8 @@ class Workbench:
         """
         servers = self.servers_of(toolbox)
         if not name.startswith(tuple(f"{toolbox}__{server}__" for server in servers)):
-            known = ", ".join(servers)
-            raise ToolError(f"expected a name {_FORM} with one of the servers {known}")
+            expected = "a name {toolbox}__{server}__{tool} with one of the servers"
+            raise ToolError(f"expected {expected} {', '.join(servers)}")
         _, server, tool = name.split("__", 2)
         whose = f"server '{toolbox}/{server}'"
         # Once more, if the server has not seen the call: none is sent twice.
