@@ -408,13 +408,13 @@ BAD_CONFIGURATIONS = """
   servers.s: .*object.* found a boolean
   servers.s: .*command.*url
 {"mcpServers": {"s": {"comand": "s3cret", "enabled": true}, "t": {"args": "s3cret"}}}
-  mcpServers.s: .*command.*url.* 'comand, enabled'
+  mcpServers.s: .*command.*url.* .'comand', 'enabled'.
   mcpServers.t.args: .*list.* found a string
-  mcpServers.t: .*command.*url.* 'args'
+  mcpServers.t: .*command.*url.* .'args'.
 {"mcpServers": {"s": {"command": "s3cret", "url": "http://${NO}/", "args": ["y", {}]}}}
   mcpServers.s.args.1.: .*string.* found an object
   mcpServers.s.url: .*variable.* not \\${NO}
-  mcpServers.s: .*command.*url.* 'command, url, args'
+  mcpServers.s: .*command.*url.* .'command', 'url', 'args'.
 {"toolMode": "dynamic", "toolboxes": []}
   Configuration field 'toolMode' set to 'dynamic' is no longer supported.
   Dynamic mode was removed in version 0.10.0.

@@ -135,7 +135,7 @@ class WorkbenchConfig:
 
     toolboxes: Mapping[str, ToolboxConfig]
     variables: Mapping[str, str] = field(default_factory=dict)  # withheld from servers
-    secrets: tuple[str, ...] = ()  # never to be told, the longest first
+    secrets: tuple[str, ...] = ()  # the longest first: it may contain another
     source: str = ""  # its file
 
     def mask(self, text: str) -> str:
@@ -239,8 +239,7 @@ class _ConfigReader:
                 if value not in (None, "", "*"):
                     values[name] = self.read(f"{at}.{key}", value, kind)
         if ("command" in values) == ("url" in values):
-            keys = ", ".join(entry)
-            self.problems.append(f"{at}: expected either command or url in '{keys}'")
+            self.problems.append(f"{at}: expected either command or url in {[*entry]}")
         config = ServerConfig(**values)
         # The login and the query of a URL.
         texts = re.findall(r"(?<=//)[^/?#]*(?=@)|(?<=\?).*", config.url)
@@ -292,12 +291,12 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     variables = {name: os.environ[name] for name in os.environ.keys() & set(named)}
     secrets = reader.secrets + list(variables.values())
     forms: set[str] = set()
+    # Their lines as well: what a server writes to stderr is shown line by line.
     for secret in secrets + "\n".join(secrets).splitlines():
         # Nobody could act on an error that hides which file was not found.
         if len(secret.strip()) >= 8 and not os.path.exists(secret):
             escaped = json.dumps(secret, ensure_ascii=False)[1:-1]
             forms |= {secret, escaped, json.dumps(secret)[1:-1]}
-    # A secret may be part of another: the longer one has to be tried first.
     longest_first = tuple(sorted(forms, key=len, reverse=True))
     return WorkbenchConfig(toolboxes, variables, longest_first, source)
 
