@@ -802,9 +802,8 @@ class Connection:
         ended       set     set    calls in flight may yet be answered, processes run out
     """
 
-    session: ClientSession
-
     def __init__(self, workbench: Workbench, toolbox: str, server: str) -> None:
+        self.session: ClientSession  # from the start of the server on
         self.workbench = workbench
         self.toolbox = toolbox
         self.server = server
@@ -818,7 +817,7 @@ class Connection:
         self.settled = anyio.Event()
         self.closed = anyio.Event()
         self.worth_restarting = False  # if it ends, the next one may do better
-        self._calls = 0  # in flight
+        self._calls = anyio.CapacityLimiter(math.inf)  # each in flight holds a token
         self._listing = anyio.Lock()
         self._is_outdated = False  # the tools changed after the last listing had begun
 
@@ -855,16 +854,18 @@ class Connection:
             with anyio.move_on_after(CONNECT_TIMEOUT) as starting:
                 async with transport(self) as streams, self._open_session(streams):
                     await self._negotiate()
-                    self.tools = await self._list_tools()
+                    await self._list_tools()
                     # From now on it may live as long as it likes.
                     starting.deadline = math.inf
                     self.worth_restarting = True
                     self.settled.set()
                     self._log_start()
                     await self.closed.wait()
-                    # What is in flight may yet be answered.
-                    while self._calls:
-                        await anyio.sleep(DRAIN_TIMEOUT)
+                    # What is in flight may yet be answered: there is room again when
+                    # the last call has given its token back.
+                    self._calls.total_tokens = 1
+                    async with self._calls:
+                        pass
             self.mark_closed(f"gave no answer within {CONNECT_TIMEOUT:g} seconds")
         except Exception as error:
             # It must not take the other connections with it.
@@ -925,8 +926,6 @@ class Connection:
         return self.session.protocol_version is not None
 
     def _log_start(self) -> None:
-        log.info("%s: connected, %d tools", self.name, len(self.tools))
-        log.debug("%s: its tools are %s", self.name, ", ".join(self.tools))
         if self.announces_changes:
             log.debug("Server supports tool change notifications: %s", self.name)
         for pattern in self.config.tool_filters:
@@ -948,9 +947,9 @@ class Connection:
         if self._listing.locked():
             said = "Skipping duplicate discovery - already in progress"
             log.debug("%s for: %s", said, self.name)
-        self._is_outdated = True
-        # Whoever waits for the next listing lists this change as well.
-        if not self._listing.statistics().tasks_waiting:
+        # If they are outdated, the listing that is due will have this change as well.
+        if not self._is_outdated:
+            self._is_outdated = True
             await self.wait_until_current()
 
     async def wait_until_current(self) -> None:
@@ -970,25 +969,19 @@ class Connection:
             if not self._is_outdated:
                 return
             self._is_outdated = False
-            old = self.tools
             try:
                 with anyio.fail_after(ANSWER_TIMEOUT):
-                    self.tools = new = await self._list_tools()
+                    await self._list_tools()
             except (MCPError, ToolError, ValueError, TimeoutError) as error:
                 log.warning("%s: kept its old tools: %s", self.name, explain(error))
-                return
-        added = len(new.keys() - old.keys())
-        removed = len(old.keys() - new.keys())
-        modified = sum(old[name] != new[name] for name in old.keys() & new)
-        counts = f"{added} added, {removed} removed, {modified} modified"
-        log.info("%s: tools refreshed: %s", self.name, counts)
 
-    async def _list_tools(self) -> dict[str, types.Tool]:
-        """All pages of the server's tools that the filters let through, by name."""
+    async def _list_tools(self) -> None:
+        """Get all pages of the server's tools; keep those that the filters let through."""
         tools: dict[str, types.Tool] = {}
         cursor: str | None = None
-        seen = {None, ""}
-        for _ in range(MAX_PAGES):
+        seen: set[str | None] = {""}
+        while cursor not in seen and len(seen) <= MAX_PAGES:
+            seen.add(cursor)
             params = types.PaginatedRequestParams(cursor=cursor)
             try:
                 page = await self.session.list_tools(params=params)
@@ -998,10 +991,13 @@ class Connection:
                 break  # it has no tools
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
             cursor = page.next_cursor
-            if cursor in seen:
-                break
-            seen.add(cursor)
-        return tools
+        added = len(tools.keys() - self.tools.keys())
+        removed = len(self.tools.keys() - tools.keys())
+        modified = sum(self.tools[t] != tools[t] for t in self.tools.keys() & tools)
+        counts = f"{added} added, {removed} removed, {modified} modified"
+        log.info("%s: %d tools: %s", self.name, len(tools), counts)
+        log.debug("%s: its tools are %s", self.name, ", ".join(tools))
+        self.tools = tools
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
         log.debug("[%s] %s: %s", self.name, params.level, params.data)
@@ -1018,13 +1014,13 @@ class Connection:
         Whoever cancels it, with a time limit for one, cancels it downstream as well.
         Raises `Unreached`, `ToolError`, or the `MCPError` of the server.
         """
-        self._calls += 1
+        # The SDK's `call_tool` would check the result, after the side effect.
+        request = _WireRequest(method="tools/call", params=params)
         try:
-            # The SDK's `call_tool` would check the result, after the side effect.
-            request = _WireRequest(method="tools/call", params=params)
-            result: JSON = await self.session.send_request(
-                request, _RAW_RESULT, progress_callback=on_progress
-            )
+            async with self._calls:
+                result: JSON = await self.session.send_request(
+                    request, _RAW_RESULT, progress_callback=on_progress
+                )
             if result.get("resultType") != "input_required":
                 # The SDK takes whatever has a type for an `InputRequiredResult`.
                 types.CallToolResult.model_validate(result, by_name=False)
@@ -1037,11 +1033,9 @@ class Connection:
             # A server may say so itself, and live on.
             if error.code != types.CONNECTION_CLOSED or not self.closed.is_set():
                 raise
-            end = f"server '{self.name}' {self.describe_end()}"
-            told = f"{end}; the call may have taken effect and was not repeated"
+            told = f"server '{self.name}' {self.describe_end()}"
+            told += "; the call may have taken effect and was not repeated"
             raise ToolError(told) from None
-        finally:
-            self._calls -= 1
 
     async def _ask(
         self, request: Callable[..., Any], result: Any, _: object, params: Any = None
