@@ -701,8 +701,8 @@ async def use_tool(
     place = f"Error executing tool '{tool_name}' in toolbox '{toolbox_name}'"
     try:
         return await workbench.use_tool(toolbox_name, tool_name, params, on_progress)
-    except ToolError as error:
-        raise ToolError(f"{place}: {error}") from None
+    except (ToolError, ValidationError) as error:
+        raise ToolError(f"{place}: {explain(error)}") from None
     except MCPError as error:
         if of_retry or error.code in _FOR_CLIENT:
             raise
@@ -859,10 +859,8 @@ class Connection:
                     starting.deadline = math.inf
                     self.worth_restarting = True
                     self.settled.set()
-                    self._log_start()
                     await self.closed.wait()
-                    # What is in flight may yet be answered: there is room again when
-                    # the last call has given its token back.
+                    # What is in flight may yet be answered: the last one leaves room.
                     self._calls.total_tokens = 1
                     async with self._calls:
                         pass
@@ -877,32 +875,26 @@ class Connection:
     def _open_session(self, streams: Streams) -> ClientSession:
         """A session that offers the server what the client has declared."""
         declared = self.client.client_capabilities if self.client else None
-        offered = declared or types.ClientCapabilities()
+        offer = declared or types.ClientCapabilities()
         callbacks: JSON = {"message_handler": self._on_message}
         callbacks["logging_callback"] = self._on_log
         identity = types.Implementation(name="mcp-workbench", version=__version__)
         callbacks["client_info"] = identity
-        if offered.sampling:
-            sampled = types.CreateMessageResultWithTools
-            sample = functools.partial(self._ask, types.CreateMessageRequest, sampled)
-            callbacks["sampling_callback"] = sample
-            callbacks["sampling_capabilities"] = offered.sampling
-        if offered.elicitation:
-            elicited = types.ElicitResult
-            elicit = functools.partial(self._ask, types.ElicitRequest, elicited)
-            callbacks["elicitation_callback"] = elicit
-        if offered.roots:
-            roots = types.ListRootsResult
-            list_roots = functools.partial(self._ask, types.ListRootsRequest, roots)
-            callbacks["list_roots_callback"] = list_roots
+        callbacks["sampling_capabilities"] = offer.sampling
+        sampled = types.CreateMessageResultWithTools
+        for name, is_offered, question, answer in (
+            ("sampling", offer.sampling, types.CreateMessageRequest, sampled),
+            ("elicitation", offer.elicitation, types.ElicitRequest, types.ElicitResult),
+            ("list_roots", offer.roots, types.ListRootsRequest, types.ListRootsResult),
+        ):
+            if is_offered:
+                ask = functools.partial(self._ask, question, answer)
+                callbacks[f"{name}_callback"] = ask
         self.session = ClientSession(streams, streams, **callbacks)
         return self.session
 
     async def _negotiate(self) -> None:
-        """Agree on a protocol era: the client's own, where the server has a choice.
-
-        Only in the older one can it ask an older client for anything, and send it logs.
-        """
+        """Agree on a protocol era: the client's own, where the server has a choice."""
         probed = self.workbench.probed
         if is_modern(self.client) and self.name not in probed:
             # Servers on older releases of the Rust SDK end at any first request but
@@ -918,6 +910,8 @@ class Connection:
                 if not await self._discover():
                     raise
         probed.discard(self.name)
+        if self._announces_changes():
+            log.debug("Server supports tool change notifications: %s", self.name)
 
     async def _discover(self) -> bool:
         """Whether the server knows the newer era, which is agreed on then."""
@@ -925,15 +919,7 @@ class Connection:
             await self.session.discover()
         return self.session.protocol_version is not None
 
-    def _log_start(self) -> None:
-        if self.announces_changes:
-            log.debug("Server supports tool change notifications: %s", self.name)
-        for pattern in self.config.tool_filters:
-            if pattern != "*" and not fnmatch.filter(self.tools, pattern):
-                log.warning("%s: toolFilters: no tool is %r", self.name, pattern)
-
-    @property
-    def announces_changes(self) -> bool:
+    def _announces_changes(self) -> bool:
         offered = self.session.server_capabilities or types.ServerCapabilities()
         return offered.tools is not None and offered.tools.list_changed is True
 
@@ -941,7 +927,7 @@ class Connection:
         if not isinstance(message, types.ToolListChangedNotification):
             return
         log.info("Received tools/list_changed notification from server: %s", self.name)
-        if not self.announces_changes:
+        if not self._announces_changes():
             said = "Received tools notification from server without listChanged"
             log.warning("%s capability: %s", said, self.name)
         if self._listing.locked():
@@ -954,10 +940,10 @@ class Connection:
 
     async def wait_until_current(self) -> None:
         """Wait until it is up or has ended, and a while for its tools if they changed."""
-        await self.settled.wait()
         if self.is_up and (self.config.url or is_modern(self.session)):
             # It announces changes on a stream that may be lost, or that nobody holds.
             self._is_outdated = True
+        await self.settled.wait()
         # It goes on when nobody waits for it any more.
         refresh = asyncio.create_task(self._refresh())
         await asyncio.wait([refresh], timeout=OPEN_TIMEOUT)
@@ -997,6 +983,9 @@ class Connection:
         counts = f"{added} added, {removed} removed, {modified} modified"
         log.info("%s: %d tools: %s", self.name, len(tools), counts)
         log.debug("%s: its tools are %s", self.name, ", ".join(tools))
+        for pattern in set(self.config.tool_filters) - {"*"}:
+            if not fnmatch.filter(tools, pattern):
+                log.warning("%s: toolFilters: no tool is %r", self.name, pattern)
         self.tools = tools
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
@@ -1012,7 +1001,7 @@ class Connection:
         """Send `tools/call` with these wire parameters; the wire result as it came.
 
         Whoever cancels it, with a time limit for one, cancels it downstream as well.
-        Raises `Unreached`, `ToolError`, or the `MCPError` of the server.
+        Raises `Unreached`, `ToolError`, `ValidationError`, or the server's `MCPError`.
         """
         # The SDK's `call_tool` would check the result, after the side effect.
         request = _WireRequest(method="tools/call", params=params)
@@ -1027,8 +1016,6 @@ class Connection:
             elif not is_modern(self.client):
                 raise ToolError(f"server '{self.name}' asks in a way of 2026-07-28")
             return result
-        except ValidationError as error:
-            raise ToolError(f"server '{self.name}': {explain(error)}") from None
         except MCPError as error:
             # A server may say so itself, and live on.
             if error.code != types.CONNECTION_CLOSED or not self.closed.is_set():
@@ -1055,11 +1042,11 @@ def explain(error: BaseException) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_input=False)[0]
         return f"{_NOT_VALID}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-    behind = error.__cause__ or next(iter(error.args), None)
     if isinstance(error, ExceptionGroup):
-        behind = error.exceptions[0]
-    if isinstance(behind, Exception):
-        return explain(behind)
+        return explain(error.exceptions[0])
+    for behind in (error.__cause__, *error.args):
+        if isinstance(behind, Exception):
+            return explain(behind)
     return " ".join(str(error).split()) or type(error).__name__
 
 
