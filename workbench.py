@@ -66,10 +66,8 @@ try:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 except ImportError as error:
-    sys.exit(
-        f"workbench.py needs Python 3.11 and the package mcp, 2.3 or newer ({error}): "
-        "pip install 'mcp>=2.3,<3', or start it with: uv run workbench.py"
-    )
+    how = "pip install 'mcp>=2.3,<3', or start it with: uv run workbench.py"
+    sys.exit(f"workbench.py needs Python 3.11 and mcp 2.3 or newer ({error}): {how}")
 
 __version__ = "0.10.0"
 
@@ -1516,13 +1514,12 @@ async def serve_http(address: str) -> None:
 
 async def check(config: WorkbenchConfig) -> int:
     """Start every server, side by side, and report on each; 1 if one of them failed."""
-    connections: list[Connection] = []
+    reports: list[Awaitable[Connection]] = []
     async with running_workbench(config) as workbench:
-        async with anyio.create_task_group() as reports:
-            for toolbox, entry in config.toolboxes.items():
-                for server in entry.servers:
-                    connections.append(workbench.start(toolbox, server))
-                    reports.start_soon(_report, connections[-1])
+        for toolbox, entry in config.toolboxes.items():
+            for server in entry.servers:
+                reports.append(_report(workbench, toolbox, server))
+        connections = await asyncio.gather(*reports)
         if not connections:
             print(f"No server is configured in {config.source}.")
             return 1
@@ -1536,7 +1533,8 @@ async def check(config: WorkbenchConfig) -> int:
         return int(not all(connection.is_up for connection in connections))
 
 
-async def _report(connection: Connection) -> None:
+async def _report(workbench: Workbench, toolbox: str, server: str) -> Connection:
+    connection = workbench.start(toolbox, server)
     loop = asyncio.get_running_loop()
     began = loop.time()
     late = loop.call_later(10, print, f"Still starting: {connection.name}")
@@ -1545,13 +1543,12 @@ async def _report(connection: Connection) -> None:
     took = f"{loop.time() - began:5.1f} s"
     result = "\n    ".join([f"FAILED  {took}  {connection.reason}", *connection.output])
     if connection.is_up:
-        toolbox = connection.toolbox
-        answer = connection.workbench.describe(toolbox, [connection.server], ["*"])
-        number = len(connection.tools)
-        result = f"ok      {took}  {number:3} tools  {_cost([], compact(answer))}"
+        cost = _cost([], compact(workbench.describe(toolbox, [server], ["*"])))
+        result = f"ok      {took}  {len(connection.tools):3} tools  {cost}"
     # In another client's file, each server is a toolbox of its own name.
-    name = connection.name.removeprefix(f"{connection.server}/")
+    name = connection.name.removeprefix(f"{server}/")
     print(f"{name:20} {result}")
+    return connection
 
 
 def _cost(tools: list[types.Tool], text: str = "") -> str:
@@ -1578,10 +1575,8 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     return int(result.is_error)
 
 
-async def run_until_signal(
-    status: int, function: Callable[..., Awaitable[int | None]], *arguments: Any
-) -> NoReturn:
-    """Run a coroutine function, and end with its status; with this one after a signal.
+async def run_until_signal(status: int, work: Awaitable[int | None]) -> NoReturn:
+    """Await what is to be done, and end with its status; with this one after a signal.
 
     The handlers stay until the end: a second signal must not stop the cleanup. They are
     not the event loop's, because Windows has none there. And the end is here, because
@@ -1599,7 +1594,7 @@ async def run_until_signal(
         hangup = getattr(signal, "SIGHUP", signal.SIGTERM)
         for number in (signal.SIGINT, signal.SIGTERM, hangup):
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
-        status = await function(*arguments) or 0
+        status = await work or 0
     os._exit(status)
 
 
@@ -1618,9 +1613,8 @@ class _StderrHandler(logging.Handler):
 
 def main() -> None:
     """Run the command line; it does not return."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    as_it_is = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_it_is)
     add = parser.add_argument
     add("config", nargs="?", metavar="CONFIG", help="path of the configuration file")
     add("--check", action="store_true", help="start every server, report on each")
@@ -1634,20 +1628,20 @@ def main() -> None:
     logging.basicConfig(format=form, handlers=[handler])
     log.setLevel(logging.DEBUG if options.verbose else logging.INFO)
     if options.http:
-        anyio.run(run_until_signal, 0, serve_http, options.http)
+        asyncio.run(run_until_signal(0, serve_http(options.http)))
     if options.toolbox:
-        anyio.run(run_until_signal, 0, serve_stdio, create_toolbox_server())
+        asyncio.run(run_until_signal(0, serve_stdio(create_toolbox_server())))
     config = handler.config = find_config(options.config)
     if (options.check or options.call) and not options.verbose:
         log.setLevel(logging.WARNING)  # what they print says the rest
     if options.check:
-        anyio.run(run_until_signal, 1, check, config)
+        asyncio.run(run_until_signal(1, check(config)))
     if options.call:
-        anyio.run(run_until_signal, 1, call_once, config, *options.call)
+        asyncio.run(run_until_signal(1, call_once(config, *options.call)))
     log.info("Serving %s: %s", list(config.toolboxes), config.source)
     if os.isatty(0):
         log.info("Waiting for an MCP client on stdin. Ctrl-C ends; or --check, --help.")
-    anyio.run(run_until_signal, 0, serve_stdio, create_server(config))
+    asyncio.run(run_until_signal(0, serve_stdio(create_server(config))))
 
 
 if __name__ == "__main__":
