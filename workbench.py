@@ -51,6 +51,7 @@ try:
 
     import anyio.abc
     import httpx2
+    import uvicorn
     from mcp import Client, ClientSession, MCPError, ServerSession, types
     from mcp.client.session import IncomingMessage
     from mcp.client.stdio import get_default_environment
@@ -1428,9 +1429,8 @@ _PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that fit where there is an
 async def serve_stdio(server: Server[Any]) -> None:
     """Serve over stdin and stdout until one of them is closed.
 
-    The SDK's own streams would not end before stdin does. Each `initialize` ends a run
-    of the server, which may be empty, and begins the next: after any other request, the
-    SDK would refuse it.
+    The SDK's own streams would not end before stdin does. Each `initialize` begins a
+    run of the server: in one that began otherwise, the SDK would refuse it.
     """
     lines = _lines(_read_stdin)
     outgoing, unsent = anyio.create_memory_object_stream[bytes](math.inf)
@@ -1451,18 +1451,16 @@ async def serve_stdio(server: Server[Any]) -> None:
 
     async def send(item: SessionMessage) -> None:
         # Without waiting: a client that does not read must not hold up our end.
-        is_notification = isinstance(item.message, types.JSONRPCNotification)
-        unread = outgoing.statistics().current_buffer_used
-        if unread < _UNREAD_LIMIT or not is_notification:
+        is_read = outgoing.statistics().current_buffer_used < _UNREAD_LIMIT
+        if is_read or not isinstance(item.message, types.JSONRPCNotification):
             outgoing.send_nowait(_dump(item.message) + b"\n")
 
     options = server.create_initialization_options()
-    async with anyio.create_task_group() as tasks:
+    async with anyio.create_task_group() as tasks, outgoing:
         tasks.start_soon(_write_stdout, unsent)
-        with outgoing:
-            while True:
-                streams = Streams(messages_of_one_run(), send)
-                await server.run(streams, streams, options)
+        while True:
+            streams = Streams(messages_of_one_run(), send)
+            await server.run(streams, streams, options)
 
 
 async def _read_stdin(size: int) -> bytes:
@@ -1497,8 +1495,6 @@ def _has_room(descriptor: int) -> bool:
 
 async def serve_http(address: str) -> None:
     """Serve the built-in toolbox on `[HOST:]PORT`."""
-    import uvicorn  # slow to import, and only needed here
-
     host, _, port = address.rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
     if not port.isdecimal():
@@ -1621,19 +1617,18 @@ def main() -> None:
     add("--call", nargs="+", metavar=("NAME", "JSON"), help="call one tool")
     add("--toolbox", action="store_true", help="serve the built-in echo and time")
     add("--http", metavar="[HOST:]PORT", help="serve echo and time over HTTP")
-    add("--verbose", action="store_true", help="log debug lines")
+    add("--verbose", action="store_const", const=logging.DEBUG, help="log debug lines")
     options = parser.parse_args()
     handler = _StderrHandler()
     form = "%(asctime)s %(levelname)s %(message)s"
     logging.basicConfig(format=form, handlers=[handler])
-    log.setLevel(logging.DEBUG if options.verbose else logging.INFO)
+    usual = logging.WARNING if options.check or options.call else logging.INFO
+    log.setLevel(options.verbose or usual)  # what `--check` prints says the rest
     if options.http:
         asyncio.run(run_until_signal(0, serve_http(options.http)))
     if options.toolbox:
         asyncio.run(run_until_signal(0, serve_stdio(create_toolbox_server())))
     config = handler.config = find_config(options.config)
-    if (options.check or options.call) and not options.verbose:
-        log.setLevel(logging.WARNING)  # what they print says the rest
     if options.check:
         asyncio.run(run_until_signal(1, check(config)))
     if options.call:
