@@ -423,32 +423,25 @@ class Workbench:
 
     def describe(self, toolbox: str, servers: list[str], patterns: list[str]) -> JSON:
         """The result of `open_toolbox`: these servers' state and their tools."""
-        answer: JSON = {
-            "toolbox": toolbox,
-            "description": self.config.toolboxes[toolbox].description,
-            "servers_connected": 0,
-            "servers_failed": {},
-            "servers_connecting": [],
-            "note": "",
-            "instructions": {},
-            "tools": [],
-        }
+        answer: JSON = {"toolbox": toolbox}
+        answer["description"] = self.config.toolboxes[toolbox].description
+        answer["servers_connected"] = 0
         up = []
         for server in servers:
             connection = self.open_toolboxes[toolbox][server]
             if connection.is_up:
                 up.append(connection)
+                answer["servers_connected"] += 1
             elif connection.ended:
-                answer["servers_failed"][server] = connection.describe_end()
+                failed = answer.setdefault("servers_failed", {})
+                failed[server] = connection.describe_end()
             else:
-                answer["servers_connecting"].append(server)
-        answer["servers_connected"] = len(up)
-        add_tools(answer, up, patterns)
-        if answer["servers_connecting"]:
+                answer.setdefault("servers_connecting", []).append(server)
+        if "servers_connecting" in answer:
             names = ", ".join(answer["servers_connecting"])
             again = "Call open_toolbox again to get their tools."
-            note = f"{answer['note']} Still starting: {names}. {again}"
-            answer["note"] = note.strip()
+            answer["note"] = f"Still starting: {names}. {again}"
+        add_tools(answer, up, patterns)
         return bounded(answer)
 
     async def use_tool(
@@ -471,9 +464,7 @@ class Workbench:
             if tool not in connection.tools:
                 with anyio.move_on_after(ANSWER_TIMEOUT):
                     connection = await self.connect(toolbox, server)
-            if not connection.settled.is_set():
-                raise ToolError(f"{whose} is still starting: call again")
-            if connection.ended:
+            if not connection.is_up:
                 raise ToolError(f"{whose} is not up: {connection.describe_end()}")
             if tool not in connection.tools:
                 names = [f"{toolbox}__{server}__{each}" for each in connection.tools]
@@ -503,62 +494,60 @@ def add_tools(answer: JSON, up: list[Connection], patterns: list[str]) -> None:
     is_part = patterns != ["*"]
     unmatched = set(patterns)
     total = 0
+    tools = []
     for connection in up:
         text = connection.session.instructions
         if text and not (is_part and connection.is_introduced):
-            answer["instructions"][connection.server] = text
+            answer.setdefault("instructions", {})[connection.server] = text
         connection.is_introduced = True
         total += len(connection.tools)
         for name, tool in connection.tools.items():
             found = find_patterns(patterns, connection.toolbox, connection.server, name)
             unmatched -= found
             if found:
-                answer["tools"].append(describe_tool(connection, tool))
+                tools.append(describe_tool(connection, tool))
     if is_part:
         names = ", ".join(connection.server for connection in up) or "no server"
-        answer["note"] = f"{len(answer['tools'])} of {total} tools of {names} match."
+        note = f"{len(tools)} of {total} tools of {names} match."
         if unmatched:
-            answer["note"] += f" No tool matches {', '.join(sorted(unmatched))}."
+            note += f" No tool matches {', '.join(sorted(unmatched))}."
+        answer["note"] = f"{note} {answer.get('note', '')}".strip()
+    answer["tools"] = tools
 
 
 def describe_tool(connection: Connection, tool: types.Tool) -> JSON:
     """What a model is told of a server's tool, and where it comes from."""
     schema = dict(tool.input_schema)
     schema.pop("$schema", None)
-    entry = {
+    entry: JSON = {
         "name": f"{connection.toolbox}__{connection.server}__{tool.name}",
         "description": tool.description or f"Tool from {connection.name}",
         "source_server": connection.server,
         "toolbox_name": connection.toolbox,
         "inputSchema": schema,
     }
+    given = (tool.annotations or types.ToolAnnotations()).model_dump(by_alias=True)
     # The others are what a model assumes without them.
-    hints: JSON = {}
-    given = tool.annotations or types.ToolAnnotations()
-    if given.read_only_hint is True:
-        hints["readOnlyHint"] = True
-    if given.destructive_hint is False:
-        hints["destructiveHint"] = False
-    if hints:
-        entry["annotations"] = hints
+    for hint, telling in (("readOnlyHint", True), ("destructiveHint", False)):
+        if given[hint] is telling:
+            entry.setdefault("annotations", {})[hint] = telling
     return entry
 
 
 def bounded(answer: JSON) -> JSON:
-    """An answer without what is empty, in `ANSWER_LIMIT` characters.
+    """An answer in `ANSWER_LIMIT` characters.
 
     The longest tools keep name and beginning of description, then only the name; no
     more of them than necessary.
     """
-    always = ("servers_connected", "tools")
-    answer = {key: item for key, item in answer.items() if item or key in always}
     if len(compact(answer)) <= ANSWER_LIMIT:
         return answer
     # What servers say at length must not cost all the tools.
     for texts in (answer.get("instructions", {}), answer.get("servers_failed", {})):
         for server, text in texts.items():
-            plain = _CONTROLS.sub(" ", text)  # in JSON, each has six characters
-            texts[server] = beginning(plain, ANSWER_LIMIT // 5 // len(texts))
+            limit = ANSWER_LIMIT // 5 // len(texts)
+            if len(text) > limit:
+                texts[server] = f"{text[:limit]}…"
     tools = answer["tools"]
     about = f"of {len(tools)} tools are listed without inputSchema: call open_toolbox "
     about += "with their names in 'tools' to get it."
@@ -570,19 +559,14 @@ def bounded(answer: JSON) -> JSON:
                 break
             excess -= len(compact(tool))
             text = tool["description"].strip()
-            first_line = text.partition("\n")[0]
-            tool["description"] = beginning(text, min(200, len(first_line)))
+            start = text.partition("\n")[0][:200]
+            tool["description"] = text if start == text else f"{start}…"
             for key in tool.keys() - kept:
                 del tool[key]
             excess += len(compact(tool))
     number = sum("inputSchema" not in tool for tool in tools)
     answer["note"] = f"{answer.get('note', '')} {number} {about}".strip()
     return answer
-
-
-def beginning(text: str, limit: int) -> str:
-    """The beginning of a text; `…` tells that there is more."""
-    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def compact(value: Any) -> str:
@@ -599,10 +583,7 @@ Tool = tuple[types.Tool, TypeAdapter[Any]]
 
 
 def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> Tool:
-    """A tool with a function's name, docstring, and parameters after the context.
-
-    It returns the result as it is on the wire; a `ToolError` becomes one with `isError`.
-    """
+    """A tool with a function's name, docstring, and parameters after the context."""
     adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, function))
     schema = adapter.json_schema()
     schema["required"].remove("context")
@@ -616,10 +597,8 @@ def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> Tool:
     return declared, adapter
 
 
-def tool_server(
-    name: str, tools: list[Tool], config: WorkbenchConfig, **options: Any
-) -> Server[Any]:
-    """A low-level MCP server of these tools; `options` are those of the SDK."""
+def tool_server(name: str, tools: list[Tool], config: WorkbenchConfig) -> Server[Any]:
+    """A low-level MCP server of these tools; no secret of `config` is in its errors."""
     adapters = {declared.name: adapter for declared, adapter in tools}
 
     async def list_all(*_: object) -> types.ListToolsResult:
@@ -641,8 +620,7 @@ def tool_server(
         # A 2026-07-28 client needs the type; for others the SDK takes it out.
         return {"resultType": "complete", **result}
 
-    options |= {"on_list_tools": list_all, "on_call_tool": call}
-    return Server(name, version=__version__, **options)
+    return Server(name, version=__version__, on_list_tools=list_all, on_call_tool=call)
 
 
 def text_result(text: str, is_error: bool = False) -> JSON:
@@ -654,7 +632,7 @@ def _decode(value: Any) -> Any:
     """What a string holds as JSON: models tend to send lists and objects so."""
     with suppress(TypeError, ValueError):
         value = from_json(value)
-    return {} if value is None else value
+    return value or {}
 
 
 def _as_list(value: Any) -> Any:
@@ -708,9 +686,6 @@ async def use_tool(
         raise ToolError(f"{place}: the server's error {error.code}: {error}") from None
 
 
-_USAGE = "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
-
-
 def instructions(config: WorkbenchConfig) -> str:
     """What a client is told about the toolboxes on connecting, in plain text."""
     if not config.toolboxes:
@@ -722,20 +697,19 @@ def instructions(config: WorkbenchConfig) -> str:
         lines.append(f"  Description: {toolbox.description}")
         if len(toolbox.servers) > 1:
             lines.append(f"  Servers: {', '.join(toolbox.servers)}")
-    lines.append(f"\n{_USAGE}")
-    return "\n".join(lines)
+    lines.append("\nUse `open_toolbox` to connect to a toolbox, ")
+    return "\n".join(lines) + "then `use_tool` to invoke tools."
 
 
 def meta_tools(config: WorkbenchConfig) -> list[Tool]:
     """The two meta-tools, with the names that a toolbox may have."""
-    opening = make_tool(open_toolbox, "Open Toolbox")
+    tool, adapter = make_tool(open_toolbox, "Open Toolbox")
     hints = types.ToolAnnotations(destructive_hint=False, idempotent_hint=True)
-    opening[0].annotations = hints
+    tool.annotations = hints
     if config.toolboxes:
         # Many clients do not show the instructions, where the names are as well.
-        properties = opening[0].input_schema["properties"]
-        properties["toolbox_name"]["enum"] = list(config.toolboxes)
-    return [opening, make_tool(use_tool, "Use Tool")]
+        tool.input_schema["properties"]["toolbox_name"]["enum"] = list(config.toolboxes)
+    return [(tool, adapter), make_tool(use_tool, "Use Tool")]
 
 
 def create_server(config: WorkbenchConfig) -> Server[Any]:
@@ -745,10 +719,10 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
         context.lifespan_context.log_level = params.level
         return {}
 
-    options: JSON = {"instructions": instructions(config)}
-    options["lifespan"] = lambda _: running_workbench(config)
-    server = tool_server("mcp-workbench", meta_tools(config), config, **options)
-    # Not as arguments of `Server`: those warn that 2026-07-28 has neither any more.
+    server = tool_server("mcp-workbench", meta_tools(config), config)
+    server.instructions = instructions(config)
+    server.lifespan = lambda _: running_workbench(config)
+    # Not as an argument of `Server`, which warns that 2026-07-28 has it no more.
     level = types.SetLevelRequestParams
     server.add_request_handler("logging/setLevel", level, set_level)
     return server
@@ -811,7 +785,7 @@ class Connection:
         self.client = workbench.client  # the server is offered what it can do
         self.tools: dict[str, types.Tool] = {}  # that the filters let through
         self.is_introduced = False  # its instructions were told
-        self.reason = ""
+        self.reason = "still starting, call again"
         self.output: deque[str] = deque(maxlen=20)
         self.settled = anyio.Event()
         self.closed = anyio.Event()
