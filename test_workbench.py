@@ -1560,7 +1560,7 @@ class Remote:
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "remote", "version": "1"},
             },
-            "server/discover": response(400),
+            "server/discover": response(400, "No session"),
             "tools/list": self.list_tools,
             "GET": response(405),
             "/sse": self.open_stream,

@@ -748,12 +748,12 @@ _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
     """Both directions of a connection, as a session of the SDK wants them."""
 
-    messages: AsyncIterator[SessionMessage]
+    next_message: Callable[[], Awaitable[SessionMessage]]
     transmit: Callable[[SessionMessage], Awaitable[None]]
 
     async def receive(self) -> SessionMessage:
         # At the end, its StopAsyncIteration ends the session's loop.
-        return await anext(self.messages)
+        return await self.next_message()
 
     async def send(self, item: SessionMessage) -> None:
         await self.transmit(item)
@@ -1026,9 +1026,11 @@ def explain(error: BaseException) -> str:
 # === Transports =======================================================================
 # What carries a connection's messages: a process and its pipes, or a remote endpoint.
 
-_CHUNK = 65536  # bytes
 _READ_AHEAD = 8 << 20  # bytes; what a process has left in its pipe is to fit
 _LINE_LIMIT = 128 << 20  # bytes of one that is a message
+_SESSION_ID = "mcp-session-id"
+_HEADERS = {"accept": "application/json, text/event-stream"}
+_HEADERS |= {"content-type": "application/json"}
 
 
 def _read_message(line: bytes) -> types.JSONRPCMessage | None:
@@ -1059,7 +1061,7 @@ async def _lines(read: Callable[[int], Awaitable[bytes]]) -> AsyncIterator[bytes
     line = bytearray()
     # A pipe that breaks is one that ends.
     with suppress(OSError):
-        while chunk := await read(_CHUNK):
+        while chunk := await read(65536):
             *ends, rest = chunk.split(b"\n")
             for end in ends:
                 yield bytes(line + end)
@@ -1168,21 +1170,15 @@ async def _process_transport(connection: Connection) -> AsyncIterator[Streams]:
     env = {name: value for name, value in os.environ.items() if name not in withheld}
     # What the SDK always passes, such as PATH, is never withheld.
     env |= get_default_environment() | dict(config.env)
-    loop = asyncio.get_running_loop()
     factory = functools.partial(_ServerProcess, connection)
-    start = loop.subprocess_exec(
+    start = asyncio.get_running_loop().subprocess_exec(
         factory, command, *config.args, env=env, cwd=config.cwd, start_new_session=True
     )
     # Cancelled half way, it might run with nobody to stop it.
     with anyio.CancelScope(shield=True):
         _, process = await start
     async with aclosing(process):
-        yield Streams(process.messages(), process.send)
-
-
-_SESSION_ID = "mcp-session-id"
-_HEADERS = {"accept": "application/json, text/event-stream"}
-_HEADERS |= {"content-type": "application/json"}
+        yield Streams(process.messages().__anext__, process.send)
 
 
 class _RemoteServer:
@@ -1197,7 +1193,7 @@ class _RemoteServer:
         self._connection = connection
         self._address = connection.config.url  # as the mask knows it
         self._url = self._endpoint = httpx2.URL(self._address)
-        self._received: asyncio.Queue[SessionMessage] = asyncio.Queue()
+        self.received: asyncio.Queue[SessionMessage] = asyncio.Queue()
         self.is_sse = connection.config.transport == "sse"
         self.has_endpoint = anyio.Event()
         self.http = httpx2.AsyncClient(
@@ -1211,14 +1207,9 @@ class _RemoteServer:
 
     async def _check_host(self, request: httpx2.Request) -> None:
         # Headers may be secret: no redirect must take them to another host.
-        is_safe = request.url.scheme in (self._url.scheme, "https")
-        if request.url.netloc != self._url.netloc or not is_safe:
+        allowed = [(self._url.scheme, self._url.netloc), ("https", self._url.netloc)]
+        if (request.url.scheme, request.url.netloc) not in allowed:
             raise httpx2.RequestError("it leads to another host")
-
-    async def messages(self) -> AsyncIterator[SessionMessage]:
-        """What the server says, in whichever response."""
-        while True:
-            yield await self._received.get()
 
     async def send(self, item: SessionMessage) -> None:
         """Post a message; for a request, until its answer has come."""
@@ -1257,36 +1248,28 @@ class _RemoteServer:
     async def _exchange(self, method: str, content: JSON, awaited: str = "") -> None:
         """Make an HTTP request; hand on what comes, up to the answer with this id."""
         said = ""
-        answered = not awaited
         try:
             async with self.http.stream(method, self._endpoint, **content) as response:
-                self._check_session(response)
+                status = response.status_code
+                if response.headers.get(_SESSION_ID):
+                    self.http.headers[_SESSION_ID] = response.headers[_SESSION_ID]
+                in_session = awaited and _SESSION_ID in response.request.headers
                 async for event in _events(response):
                     said = event.data
+                    is_lost = status == 404 or "session" in said.lower()
+                    if in_session and response.is_error and is_lost:
+                        # The next call is to begin another one.
+                        self._connection.mark_closed(f"{self._address}: HTTP {status}")
+                        if status == 404:
+                            raise Unreached(self._connection.reason)
                     if self._receive(event, awaited):
-                        answered = True
-                        break
+                        return
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
             raise ToolError(f"{self._address}: {explain(error)}") from None
-        if answered and response.is_success:
-            return
-        # Masked before it is cut: half a secret would not be found.
-        shown = " ".join(self._connection.workbench.config.mask(said).split())
-        failure = f"{self._address}: HTTP {response.status_code} {shown[:300]}"
-        if "session" in said.lower():
-            # It may be lost: the next call is to begin another one.
-            self._connection.mark_closed(failure)
-        if not (awaited and answered):
-            raise ToolError(failure)
-
-    def _check_session(self, response: httpx2.Response) -> None:
-        """Note the session that a request begins; `Unreached` for one that is lost."""
-        if response.headers.get(_SESSION_ID):
-            self.http.headers[_SESSION_ID] = response.headers[_SESSION_ID]
-        is_refused = response.status_code == 404 and response.request.method == "POST"
-        if is_refused and _SESSION_ID in response.request.headers:
-            self._connection.mark_closed(f"{self._address}: HTTP 404")
-            raise Unreached(self._connection.reason)
+        if awaited or not response.is_success:
+            # Masked before it is cut: half a secret would not be found.
+            shown = " ".join(self._connection.workbench.config.mask(said).split())
+            raise ToolError(f"{self._address}: HTTP {status} {shown[:300]}")
 
     def _receive(self, event: httpx2.ServerSentEvent, awaited: str) -> bool:
         """Hand on the message of an event, and tell if it is the answer awaited."""
@@ -1296,7 +1279,7 @@ class _RemoteServer:
         message = _read_message(event.data.encode())
         if message is None:
             return False
-        self._received.put_nowait(SessionMessage(message))
+        self.received.put_nowait(SessionMessage(message))
         return not hasattr(message, "method") and str(message.id) == awaited
 
 
@@ -1319,7 +1302,7 @@ async def _remote_transport(connection: Connection) -> AsyncIterator[Streams]:
         tasks.start_soon(server.listen)
         if server.is_sse:
             await server.has_endpoint.wait()
-        yield Streams(server.messages(), server.send)
+        yield Streams(server.received.get, server.send)
         tasks.cancel_scope.cancel()
 
 
@@ -1433,7 +1416,7 @@ async def serve_stdio(server: Server[Any]) -> None:
     async with anyio.create_task_group() as tasks, outgoing:
         tasks.start_soon(_write_stdout, unsent)
         while True:
-            streams = Streams(messages_of_one_run(), send)
+            streams = Streams(messages_of_one_run().__anext__, send)
             await server.run(streams, streams, options)
 
 
