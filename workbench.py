@@ -1254,10 +1254,10 @@ class _RemoteServer:
                 if response.headers.get(_SESSION_ID):
                     self.http.headers[_SESSION_ID] = response.headers[_SESSION_ID]
                 in_session = awaited and _SESSION_ID in response.request.headers
+                is_refused = in_session and response.is_error
                 async for event in _events(response):
                     said = event.data
-                    is_lost = status == 404 or "session" in said.lower()
-                    if in_session and response.is_error and is_lost:
+                    if is_refused and (status == 404 or "session" in said.lower()):
                         # The next call is to begin another one.
                         self._connection.mark_closed(f"{self._address}: HTTP {status}")
                         if status == 404:
@@ -1476,9 +1476,7 @@ async def check(config: WorkbenchConfig) -> int:
         if not connections:
             print(f"No server is configured in {config.source}.")
             return 1
-        tools: list[types.Tool] = []
-        for connection in connections:
-            tools += connection.tools.values()
+        tools = [tool for each in connections for tool in each.tools.values()]
         own = [declared for declared, _ in meta_tools(config)]
         before = _cost(own, instructions(config))
         print(f"Model context: {before} before a toolbox is opened,")
