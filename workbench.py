@@ -737,8 +737,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # `connection.log_output`, and calls `connection.mark_closed` after the last message;
 # then either its messages end, or it raises.
 
-_LOG_LIMIT = 8192  # bytes of a line of output that is logged
-_MASK_LIMIT = 1 << 18  # bytes of it that are masked: it takes a second for 32 MiB
+_LOG_LIMIT = 1 << 18  # bytes of a line: to mask 32 MiB takes a second
 _NOT_VALID = "not valid MCP"
 _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
@@ -805,10 +804,10 @@ class Connection:
     def log_output(self, line: bytes) -> None:
         """Log a line of its output that is no message, and remember it."""
         # Masked before it is cut: half a secret would not be found.
-        text = self.workbench.config.mask(line[:_MASK_LIMIT].decode(errors="replace"))
+        text = self.workbench.config.mask(line[:_LOG_LIMIT].decode(errors="replace"))
         if text.strip():
             self.output.append(text.strip()[:300])
-            log.info("[%s] %s", self.name, text.strip()[:_LOG_LIMIT])
+            log.info("[%s] %s", self.name, text.strip())
 
     def mark_closed(self, reason: str) -> None:
         """Nothing can be sent any more; the first reason counts."""
@@ -978,11 +977,11 @@ class Connection:
         """
         # The SDK's `call_tool` would check the result, after the side effect.
         request = _WireRequest(method="tools/call", params=params)
+        self._calls.acquire_nowait()
         try:
-            async with self._calls:
-                result: JSON = await self.session.send_request(
-                    request, _RAW_RESULT, progress_callback=on_progress
-                )
+            result: JSON = await self.session.send_request(
+                request, _RAW_RESULT, progress_callback=on_progress
+            )
             if result.get("resultType") != "input_required":
                 # The SDK takes whatever has a type for an `InputRequiredResult`.
                 types.CallToolResult.model_validate(result, by_name=False)
@@ -996,10 +995,10 @@ class Connection:
             told = f"server '{self.name}' {self.describe_end()}"
             told += "; the call may have taken effect and was not repeated"
             raise ToolError(told) from None
+        finally:
+            self._calls.release()
 
-    async def _ask(
-        self, request: Callable[..., Any], result: Any, _: object, params: Any = None
-    ) -> Any:
+    async def _ask(self, request: Any, result: Any, _: Any, params: Any = None) -> Any:
         """Ask the client what the server asks; one of 2026-07-28 refuses at once."""
         client = cast(ServerSession, self.client)
         return await client.send_request(request(params=params), result)
@@ -1478,8 +1477,7 @@ async def check(config: WorkbenchConfig) -> int:
             return 1
         tools = [tool for each in connections for tool in each.tools.values()]
         own = [declared for declared, _ in meta_tools(config)]
-        before = _cost(own, instructions(config))
-        print(f"Model context: {before} before a toolbox is opened,")
+        print(f"Model context: {_cost(own, instructions(config))} before opening any,")
         print(f"instead of {_cost(tools)} natively with {len(tools)} tools")
         return int(not all(connection.is_up for connection in connections))
 
