@@ -301,7 +301,7 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
 
 
 def find_config(argument: str | None) -> WorkbenchConfig:
-    """The configuration to serve, from a file or the demo; `ConfigError` for a fault."""
+    """The configuration to serve, of a file or the demo; `ConfigError` for a fault."""
     path = argument or os.environ.get("WORKBENCH_CONFIG")
     if not path and os.path.exists("workbench-config.json"):
         path = "workbench-config.json"
@@ -546,8 +546,9 @@ def bounded(answer: JSON) -> JSON:
     for texts in (answer.get("instructions", {}), answer.get("servers_failed", {})):
         for server, text in texts.items():
             limit = ANSWER_LIMIT // 5 // len(texts)
+            texts[server] = _CONTROLS.sub(" ", text[:limit])  # each is six in JSON
             if len(text) > limit:
-                texts[server] = f"{text[:limit]}…"
+                texts[server] += "…"
     tools = answer["tools"]
     about = f"of {len(tools)} tools are listed without inputSchema: call open_toolbox "
     about += "with their names in 'tools' to get it."
@@ -555,15 +556,14 @@ def bounded(answer: JSON) -> JSON:
     excess = len(compact(answer)) + len(about) + 20 - ANSWER_LIMIT
     for kept in ({"name", "description"}, {"name"}):
         for tool in sorted(tools, key=lambda tool: len(compact(tool)), reverse=True):
-            if excess <= 0:
-                break
-            excess -= len(compact(tool))
-            text = tool["description"].strip()
-            start = text.partition("\n")[0][:200]
-            tool["description"] = text if start == text else f"{start}…"
-            for key in tool.keys() - kept:
-                del tool[key]
-            excess += len(compact(tool))
+            if excess > 0:
+                excess -= len(compact(tool))
+                text = tool["description"].strip()
+                start = text.partition("\n")[0][:200]
+                tool["description"] = text if start == text else f"{start}…"
+                for key in tool.keys() - kept:
+                    del tool[key]
+                excess += len(compact(tool))
     number = sum("inputSchema" not in tool for tool in tools)
     answer["note"] = f"{answer.get('note', '')} {number} {about}".strip()
     return answer
@@ -611,9 +611,7 @@ def tool_server(name: str, tools: list[Tool], config: WorkbenchConfig) -> Server
         given = ArgsKwargs((context,), params.arguments)
         try:
             result = await adapters[params.name].validate_python(given)
-        except ToolError as error:
-            result = text_result(config.mask(str(error)), is_error=True)
-        except ValidationError as error:
+        except (ToolError, ValidationError) as error:
             result = text_result(config.mask(explain(error)), is_error=True)
         except MCPError as error:
             raise MCPError(error.code, config.mask(error.message), error.data) from None
@@ -771,7 +769,7 @@ class Connection:
         starting     -       -
         failing      -      set    it is told only when nothing of it is left
         up          set      -     session and tools are there
-        ended       set     set    calls in flight may yet be answered, processes run out
+        ended       set     set    calls in flight may yet be answered
     """
 
     def __init__(self, workbench: Workbench, toolbox: str, server: str) -> None:
@@ -812,7 +810,7 @@ class Connection:
     def mark_closed(self, reason: str) -> None:
         """Nothing can be sent any more; the first reason counts."""
         if not self.closed.is_set():
-            self.reason = self.workbench.config.mask(reason)
+            self.reason = " ".join(self.workbench.config.mask(reason).split())
             self.closed.set()
 
     def describe_end(self) -> str:
@@ -911,7 +909,7 @@ class Connection:
             await self.wait_until_current()
 
     async def wait_until_current(self) -> None:
-        """Wait until it is up or has ended, and a while for its tools if they changed."""
+        """Wait until it is up or has ended, and a while for tools that have changed."""
         if self.is_up and (self.config.url or is_modern(self.session)):
             # It announces changes on a stream that may be lost, or that nobody holds.
             self._is_outdated = True
@@ -934,7 +932,7 @@ class Connection:
                 log.warning("%s: kept its old tools: %s", self.name, explain(error))
 
     async def _list_tools(self) -> None:
-        """Get all pages of the server's tools; keep those that the filters let through."""
+        """Get all pages of the server's tools; keep what the filters let through."""
         tools: dict[str, types.Tool] = {}
         cursor: str | None = None
         seen: set[str | None] = {""}
@@ -1010,7 +1008,7 @@ def is_modern(session: ClientSession | ServerSession | None) -> bool:
 
 
 def explain(error: BaseException) -> str:
-    """One readable line, never empty, for what lies behind an error."""
+    """A readable text, never empty, for what lies behind an error."""
     if isinstance(error, ValidationError):
         first = error.errors(include_input=False)[0]
         return f"{_NOT_VALID}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
@@ -1019,7 +1017,7 @@ def explain(error: BaseException) -> str:
     for behind in (error.__cause__, *error.args):
         if isinstance(behind, Exception):
             return explain(behind)
-    return " ".join(str(error).split()) or type(error).__name__
+    return str(error).strip() or type(error).__name__
 
 
 # === Transports =======================================================================
@@ -1038,7 +1036,7 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
     text = line.decode(errors="replace")
     message = _decode(text)
     if message == text:
-        # JavaScript cuts texts within surrogate pairs. A half has no UTF-8, and no way out.
+        # JavaScript cuts texts within surrogate pairs, and a half has no UTF-8.
         with suppress(ValueError, RecursionError):
             whole = json.dumps(json.loads(text), ensure_ascii=False)
             message = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
