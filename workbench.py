@@ -565,7 +565,8 @@ def bounded(answer: JSON) -> JSON:
                     del tool[key]
                 excess += len(compact(tool))
     number = sum("inputSchema" not in tool for tool in tools)
-    answer["note"] = f"{answer.get('note', '')} {number} {about}".strip()
+    if number:
+        answer["note"] = f"{answer.get('note', '')} {number} {about}".strip()
     return answer
 
 
@@ -1233,7 +1234,8 @@ class _RemoteServer:
         if self.is_sse:
             end = await self._try("GET", {}) or "closed its event stream"
             self._connection.mark_closed(end)
-            raise ToolError(end)  # which ends the calls that wait for it
+            # Which ends the calls that wait for it.
+            raise ToolError(end)
         await self._connection.settled.wait()
         version = str(self._connection.session.protocol_version)
         self.http.headers["mcp-protocol-version"] = version
