@@ -1043,7 +1043,7 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
             message = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
     with suppress(ValidationError):
         return adapter.validate_python(message, by_name=False)
-    if isinstance(message, dict) and "method" not in message:
+    if isinstance(message, dict) and not message.get("method"):
         failure = {"code": types.INTERNAL_ERROR, "message": _NOT_VALID}
         with suppress(ValidationError):
             return adapter.validate_python(message | {"error": failure})
@@ -1284,9 +1284,11 @@ class _RemoteServer:
 
 async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentEvent]:
     """The events of a response; its body is one, if it is no stream of them."""
-    if response.headers.get("content-type", "").startswith("text/event-stream"):
+    kind = response.headers.get("content-type", "")
+    if response.is_success and kind.startswith("text/event-stream"):
         async for event in httpx2.EventSource(response, _LINE_LIMIT):
             yield event
+            await asyncio.sleep(0)  # as in `_lines`
     else:
         body = await response.aread()
         yield httpx2.ServerSentEvent(data=body.decode(errors="replace"))
