@@ -1221,6 +1221,7 @@ async def test_an_error_is_told_or_passes_to_the_client_it_addresses(mode: str) 
 
 SPOILT_ANSWERS = {
     "": "",  # neither result nor error
+    '"method": null, "result": null, ': "",
     '"result": {}, ': "content",
     '"result": {"content": [{"type": "audio", "data": ""}]}, ': "content",
     '"result": {"resultType": "complete", "content": 7}, ': "content",
