@@ -25,7 +25,8 @@ OLDER, MODERN = "2025-11-25", "2026-07-28"
 RESERVED = "io.modelcontextprotocol/"
 CAPABILITIES = f"{RESERVED}clientCapabilities"
 TOOLS = ["echo", "result", "error", "write", "say", "ask"]
-TOOLS += ["rounds", "wait", "seen", "exit", "become"]
+TOOLS += ["wait", "seen", "exit", "become"]
+WINDOWS = sys.platform == "win32"
 
 
 def local(**options: Any) -> dict[str, Any]:
@@ -90,7 +91,7 @@ class Downstream:
         self.tools = more.get("tools", self.tools)
         self.on: dict[str, str] = more.get("on", {})
         self.known: dict[str, Any] = {"pid": os.getpid(), "calls": 0, "listings": 0}
-        self.known |= {"started": [], "cancelled": [], "responses": []}
+        self.known |= {"started": [], "cancelled": []}
         self.waiting: dict[object, Any] = {}  # what calls are waiting, by their ids
         self.becoming: dict[str, Any] = {"tools": []}
         self.note(os.getpid())
@@ -98,12 +99,21 @@ class Downstream:
             time.sleep(0.01)
 
     def note(self, line: object) -> None:
-        with open(self.notes, "a") as stream:
+        with open(self.notes, "a", encoding="utf-8") as stream:
             stream.write(f"{line}\n")
 
     def hang(self, *_: object) -> None:
         self.note("hangs")
-        signal.pause()
+        time.sleep(9999)
+
+    def bear(self, code: str = "self.hang()") -> None:
+        """Start a child that has its pipes, and runs this code."""
+        import subprocess
+
+        options = json.dumps({"notes": self.notes, "on": {"start": code}})
+        line = [*sys.orig_argv[:-1], options]
+        child = subprocess.Popen(line, 0, None, sys.stdin, sys.stdout, sys.stderr)
+        self.note(child.pid)
 
     def start(self, _: object) -> None:
         for line in sys.stdin.buffer:
@@ -180,16 +190,6 @@ class Downstream:
         asking = {"id": int(message["id"].removeprefix("ask "))}
         answer(asking, json_result(message.get("result") or message.get("error")))
 
-    def rounds(self, request: dict[str, Any], given: dict[str, Any]) -> None:
-        """Ask for one round after the other, then answer with the last responses."""
-        params = request["params"]
-        done = int(params.get("requestState") or 0)
-        self.known["responses"].append(params.get("inputResponses"))
-        if done == len(given["rounds"]):
-            return answer(request, json_result(params.get("inputResponses")))
-        state = {"resultType": "input_required", "requestState": str(done + 1)}
-        answer(request, state | given["rounds"][done])
-
     def wait(self, request: dict[str, Any], given: dict[str, Any]) -> None:
         self.waiting[request["id"]] = given.get("number")
         self.known["started"].append(given.get("number"))
@@ -218,6 +218,8 @@ class Downstream:
 
 
 if __name__ == "__main__":
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     its = Downstream(**json.loads(sys.argv[1]))
     its.handle("start", {})
     sys.exit()
@@ -231,6 +233,7 @@ import socket
 import subprocess
 import threading
 import tomllib
+import zlib
 import zoneinfo
 
 import anyio
@@ -242,17 +245,29 @@ from pydantic import TypeAdapter
 
 import workbench
 
+if sys.platform == "win32":
+    import _winapi
+    import ctypes
+    import msvcrt
+
 # === Clients ==========================================================================
 #
 # Most tests connect a client to a workbench in this process, some to a process of it.
 
 ROOT = Path(workbench.__file__).parent
-ERAS = pytest.mark.parametrize("mode", ["legacy", "auto"])
+# The eras of a client, as the SDK's `mode`, and of a server.
+MODES = pytest.mark.parametrize("mode", ["legacy", "auto"])
+ERAS = pytest.mark.parametrize("eras", [OLDER, MODERN])
 PIPE = subprocess.PIPE
 Monkey = pytest.MonkeyPatch
 Logs = pytest.LogCaptureFixture
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.anyio
+POSIX = pytest.mark.skipif(WINDOWS, reason="Windows has no signals and terminals")
+ON_WINDOWS = pytest.mark.skipif(not WINDOWS, reason="only Windows has this")
+HOME = "USERPROFILE" if WINDOWS else "HOME"
+PATIENCE = 90 if WINDOWS else 30  # seconds for a test; under Wine, all takes longer
+KILLED = 9 if WINDOWS else -9  # the status of a process that was killed
 
 
 @pytest.fixture
@@ -281,10 +296,10 @@ def configuration(**servers: Any) -> dict[str, Any]:
 async def connected(
     mode: str = "legacy", /, *, callbacks: Any = (), config: Any = None, **servers: Any
 ) -> AsyncIterator[Client]:
-    """A client of a workbench in this process, which has 30 seconds for everything."""
+    """A client of a workbench in this process, which has `PATIENCE` for everything."""
     data = config or configuration(**servers)
     server = workbench.create_server(workbench.parse_config(data))
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         async with Client(server, mode=mode, **dict(callbacks)) as client:
             yield client
 
@@ -363,9 +378,39 @@ def noted_pids(notes: Path) -> list[int]:
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs; one that has ended but was not reaped does not."""
-    with suppress(OSError):
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    if sys.platform == "win32":
+        with suppress(OSError):
+            process = _winapi.OpenProcess(0x1000, False, pid)  # to ask for its status
+            try:
+                return _winapi.GetExitCodeProcess(process) == _winapi.STILL_ACTIVE
+            finally:
+                _winapi.CloseHandle(process)
+    elif sys.platform == "linux":
+        with suppress(OSError):
+            return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    else:
+        line = ["ps", "-o", "stat=", "-p", str(pid)]
+        state = subprocess.run(line, stdout=PIPE, text=True, check=False).stdout
+        return state.strip()[:1] not in ("", "Z")
     return False
+
+
+def has_output(stream: Any) -> bool:
+    """Whether something can be read from a pipe at once."""
+    if sys.platform == "win32":
+        pipe = msvcrt.get_osfhandle(stream.fileno())
+        return bool(_winapi.PeekNamedPipe(pipe, 0)[0])
+    return bool(select.select([stream], [], [], 0)[0])
+
+
+def open_files() -> int:
+    """The number of files and sockets that this process has open."""
+    if sys.platform == "win32":
+        count = ctypes.c_ulong()
+        this = ctypes.c_void_p(_winapi.GetCurrentProcess())
+        ctypes.windll.kernel32.GetProcessHandleCount(this, ctypes.byref(count))
+        return count.value
+    return len(os.listdir("/dev/fd"))
 
 
 async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
@@ -375,8 +420,13 @@ async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
             await anyio.sleep(0.01)
 
 
+def kill(pid: int) -> None:
+    """End a process that can do nothing about it."""
+    os.kill(pid, 9)  # on Windows, its exit status
+
+
 async def killed(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
+    kill(pid)
     await until(lambda: not is_alive(pid))
 
 
@@ -391,7 +441,7 @@ BAD_CONFIGURATIONS = """
   configuration: .*object.* found a list
   configuration: .*toolboxes
 {"projects": {}, "theme": "dark"}
-  .*toolboxes.*mcpServers.*servers.*context_servers.*mcp_servers
+  .*toolboxes.*mcpServers.*servers.*context_servers.*mcp_servers.*projects.*theme
 {"toolboxes": {"t": null}}
   toolboxes.t: .*object.* found nothing
   toolboxes.t.mcpServers: .*object
@@ -400,8 +450,8 @@ BAD_CONFIGURATIONS = """
   toolboxes.a__b: .*__
   toolboxes.a__b.mcpServers.a_: .*_
 {"mcpServers": {"s": {"command": "x", "args": ["${NO} ${a"], "cwd": 7}}}
-  mcpServers.s.args.0.: .*variable that is set, or .*, not \\${NO}
-  mcpServers.s.args.0.: .*variable that is set, or .*, not \\${$
+  mcpServers.s.args.0.: \\${NO} is not set: .*`env`.*client, or write \\${NO:-default}
+  mcpServers.s.args.0.: \\${ is not closed, expected \\${NAME}
   mcpServers.s.cwd: .*string.* found a number
 {"servers": {"": {"command": "x"}, "s": true}}
   servers.*: .*_
@@ -413,8 +463,15 @@ BAD_CONFIGURATIONS = """
   mcpServers.t: .*command.*url.* .'args'.
 {"mcpServers": {"s": {"command": "s3cret", "url": "http://${NO}/", "args": ["y", {}]}}}
   mcpServers.s.args.1.: .*string.* found an object
-  mcpServers.s.url: .*variable.* not \\${NO}
+  mcpServers.s.url: \\${NO} is not set
   mcpServers.s: .*command.*url.* .'command', 'url', 'args'.
+{"mcpServers": {"s": {"command": "x", "toolFilters": ["a"], "tools": ["*"]}}}
+  mcpServers.s.*tools
+{"mcpServers": {"s": {"command": "x", "toolFilter": ["a"]}, "t": {"command": "x", \
+"Tools": ["a"]}, "u": {"command": "x", "excludetools": ["a"]}}}
+  mcpServers.s.*toolFilter
+  mcpServers.t.*Tools
+  mcpServers.u.*excludetools
 {"toolMode": "dynamic", "toolboxes": []}
   Configuration field 'toolMode' set to 'dynamic' is no longer supported.
   Dynamic mode was removed in version 0.10.0.
@@ -444,13 +501,15 @@ def test_what_is_ignored_is_warned_about_unless_it_is_meant_to_be(log: Logs) -> 
     data = configuration(s=server, off=off, _was={"env": 7}, _comment=[1])
     data["toolboxes"]["box"].update(_comment="${UNSET}", oops=1)
     data["toolboxes"]["_comment"] = 7
-    data.update(_comment="${", mcpServers={}, toolMode="proxy")
+    data.update(_comment="${", mcpServers={"x": server}, toolMode="proxy")
     config = workbench.parse_config(data)
     assert config.toolboxes == {
         "box": workbench.ToolboxConfig("A box", {"s": workbench.ServerConfig("x")}),
     }
-    told = r".*box: .*'oops'.*\.s: .*'autoApprove', 'timeout'.*"
-    assert re.fullmatch(told, "".join(log.messages))
+    assert len(log.messages) == 3
+    not_served = "(?!toolboxes).*mcpServers"
+    for told in (".*box: .*'oops'", r".*\.s: .*'autoApprove', 'timeout'", not_served):
+        assert any(re.match(told, message) for message in log.messages), told
 
 
 # Files as other clients write them; below each, for every server: its toolbox's name,
@@ -478,6 +537,7 @@ command = "npx"
 enabled_tools = ["r*"]
 since = 2026-11-22
 disabled_tools = ["rm"]
+excludeTools = []
 env = { K = "k" }
 [mcp_servers.a.tools.read]
 approval_mode = "approve"
@@ -495,16 +555,17 @@ enabled = false
 {"mcpServers": {
   "a": {"command": "npx", "args": ["z"], "env": {"_J": "${env:KEY}"}, "envFile": "x"},
   "b": {"type": "remote", "serverUrl": "https://b", "headers": {"K": "${KEY}"},
-    "disabledTools": ["t"]},
-  "c": {"httpUrl": "https://c", "headers": {"A": "Bearer $KEY"}, "disabled": false,
+    "disabledTools": [], "excludeTools": ["t"], "disabled_tools": ["u"]},
+  "c": {"httpUrl": "https://c", "headers": {"A": "Bearer $ECRET"}, "disabled": false,
     "includeTools": ["r"], "excludeTools": ["s"], "description": "Its own"},
   "d": {"transport": "sse", "url": "https://d", "enabled": true, "description": ""},
   "e": {"type": "local", "command": ["${UNSET}"], "enabled": false},
-  "g": {"type": "local", "command": "npx", "args": [], "tools": ["r", "s"]},
+  "g": {"type": "local", "command": "npx", "args": [], "tools": ["r", "s"],
+    "toolFilters": ["r", "s"]},
   "_h": {"command": "${UNSET}"}}}
 > a: npx z k
-> b: https://b k -t
-> c: https://c Bearer $KEY +r -s Its own
+> b: https://b k -t -u
+> c: https://c Bearer $ECRET +r -s Its own
 > d: https://d sse
 > g: npx +r +s
 > ! mcpServers.a mcpServers.c.headers.A
@@ -520,9 +581,9 @@ def test_the_file_of_another_client_is_a_configuration(
     written, *expected = case.strip().split("\n> ")
     title, _, written = written.partition("\n")
     file = Path(title.split(": ")[1])
-    file.write_text(written.replace("FOLDER", os.getcwd()), "utf-8")
+    file.write_text(written.replace("FOLDER", Path.cwd().as_posix()), "utf-8")
     config = workbench.find_config(str(file))
-    assert config.variables == ({"KEY": "k"} if "KEY" in written else {})
+    assert config.withheld == ({"KEY": "k"} if "KEY" in written else {})
     found = []
     for name, box in config.toolboxes.items():
         server = box.servers[name]
@@ -531,12 +592,24 @@ def test_the_file_of_another_client_is_a_configuration(
             words.append("sse")
         words += [*server.args, *server.env.values(), *server.headers.values()]
         words += [f"+{each}" for each in server.tool_filters if each != "*"]
-        words += [f"-{each}" for each in server.excluded_tools]
+        words += [f"-{each}" for each in sorted(server.excluded_tools)]
         words.append(box.description.replace(f"Tools of the MCP server '{name}'", ""))
         found.append(" ".join(words).strip())
     if log.messages:
         found.append("! " + " ".join(line.split(": ")[0] for line in log.messages))
-    assert found == expected
+    assert found == expected and "ECRET" not in log.text
+
+
+@ON_WINDOWS
+def test_a_project_is_found_whatever_its_slashes_and_the_case_of_its_drive(
+    tmp_path: Path, monkeypatch: Monkey
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = os.getcwd()
+    for written in (here, here.replace("\\", "/"), here[0].swapcase() + here[1:]):
+        its = {"mcpServers": {"s": {"command": "x"}}}
+        Path("file").write_text(json.dumps({"projects": {written: its}}))
+        assert list(workbench.find_config("file").toolboxes) == ["s"], written
 
 
 VARIABLES = {"A": "x", "A_1": "y", "_B": "z", "EMPTY": "", "RAW": r"${A} $A \1 }"}
@@ -559,7 +632,7 @@ LEFT_ALONE += "${workspaceFolder} ${env:a} ${env:} ${ENV:A} $MY_TOKEN $A"
 def test_a_variable_expands_in_one_pass_to_its_value_as_it_is(
     case: str, monkeypatch: Monkey, log: Logs
 ) -> None:
-    """What only looks like one stays, and is warned about."""
+    """What only looks like one stays; a warning names its place and not the text."""
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
     given, is_known, expected = case.partition(" = ")
@@ -567,18 +640,17 @@ def test_a_variable_expands_in_one_pass_to_its_value_as_it_is(
     server = workbench.parse_config(data).toolboxes["box"].servers["s"]
     assert list(server.args) == [expected if is_known else given]
     assert server.headers == {"${A}": "y"}  # a key stays as it is
-    warned = [
-        each for each in log.messages if each.startswith(f"{AT}.args[0]: {given}")
-    ]
-    assert len(warned) == len(log.messages) == (not is_known)
+    assert len(log.messages) == (not is_known)
+    for message in log.messages:
+        assert message.startswith(f"{AT}.args[0]: ") and given not in message
 
 
 BAD_FILES = {
-    b"": "line 1 column 0",
+    b"": "the file is empty",
     b'{"a":\n x}': "line 2 column 2",
-    b"[mcp_servers.s]\n# x\n{": "line 3, column 1",
+    b"[mcp_servers.s]\n# x\n{": "as TOML.*line 3, column 1",
     b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
-    b'{"\xe4": 1}': "utf-8",
+    b'{"\xe4": 1}': "save the file as UTF-8",
 }
 
 
@@ -589,9 +661,18 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
         with pytest.raises(workbench.ConfigError) as error:
             workbench.find_config(str(path))
         assert str(error.value).startswith(str(path))
-        assert told in str(error.value)
+        assert re.search(told, str(error.value))
     with pytest.raises(workbench.ConfigError, match="no-such-file"):
         workbench.find_config("no-such-file")
+
+
+def test_a_file_in_utf_16_is_to_be_saved_as_utf_8(tmp_path: Path) -> None:
+    """As what PowerShell's `>` has written is."""
+    path = tmp_path / "c.json"
+    for encoding in ("utf-16", "utf-16-be"):
+        path.write_text("\ufeff" * encoding.endswith("be") + "{}", encoding)
+        with pytest.raises(workbench.ConfigError, match="(?i)save.*utf-8"):
+            workbench.find_config(str(path))
 
 
 def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
@@ -609,7 +690,7 @@ def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) 
 
 
 def test_the_script_header_asks_for_what_the_requirements_ask_for() -> None:
-    script = Path(workbench.__file__).read_text()
+    script = Path(workbench.__file__).read_text("utf-8")
     header: Any = re.search(r"(?m)^# /// script\n((?:# .*\n)+?)# ///$", script)
     fields = tomllib.loads(header[1].replace("# ", ""))
     requirements = (ROOT / "requirements.txt").read_text().split()
@@ -621,6 +702,7 @@ FILTERS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "all": ({"toolFilters": "*"}, ODD_NAMES),
     "some": ({"toolFilters": ["read_*", "l?st"]}, ["read_a", "list"]),
     "left": ({"tools": ["[!l]*"], "excludeTools": ["?ead", "read_a"]}, ODD_NAMES[1::3]),
+    "sum": ({"excludeTools": ["?ea*"], "disabledTools": ["l*"]}, ODD_NAMES[4:]),
     "none": ({"toolFilters": []}, []),
 }
 
@@ -639,13 +721,17 @@ async def test_a_filtered_tool_can_be_neither_seen_nor_called() -> None:
 
 TOKEN = "tok-0123456789" * 1500  # more than is logged of a line
 LITERALS = ["env-0123456", "header-0123", "query-01234", "user-012345", "pass-012345"]
+LITERALS += ["piece-0123", "other-0123"]  # of a password
+# The SDK logs both ends of what is not valid in a notification.
+NOT_VALID = {"method": "notifications/progress", "params": {"progress": TOKEN}}
+NOT_VALID_FIRST = f"send({NOT_VALID}); self.tools_list(request)"
 DIE = f"words = {' '.join([TOKEN, *LITERALS, 'Grüße'])!r}\n"
 DIE += "print(words, file=sys.stderr); print('no JSON', 'x' * 190, words); sys.exit(3)"
 
 
 def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.setenv("WB_TOKEN", TOKEN)
-    value, header, query, user, password = LITERALS
+    value, header, query, user, password, piece, other = LITERALS
     url = f"http://{user}:{password}@127.0.0.1:1/mcp?k={query}&"
     servers: dict[str, Any] = {
         "start": local(on={"start": DIE}) | {"env": {"B": value}},
@@ -654,7 +740,10 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
         "http": {"url": url + "a=${WB_TOKEN}", "headers": {"A": "Bearer ${WB_TOKEN}"}},
         "sse": {"url": url + "x", "type": "sse", "headers": {"A": f"Bearer {header}"}},
         "call": local(on={"tools_call": DIE}),
+        "invalid": local(on={"tools_list": NOT_VALID_FIRST}),
     }
+    for mark in "/?#":  # a password should have these in another form
+        servers[mark] = {"url": f"http://{user}:{piece}{mark}{other}@127.0.0.1:1/"}
     with Wire(tmp_path, "--verbose", **servers) as wire:
         wire.initialize()
         opening = wire.begin("tools/call", name="open_toolbox", arguments=BOX)
@@ -663,7 +752,8 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
             told.append(wire.use(server))
         bad = wire.begin("tools/call", name="use_tool", arguments={TOKEN: 1})
         told.append(str(wire.answer(bad)))
-    told.append((tmp_path / "stderr").read_text())
+    told.append((tmp_path / "stderr").read_text("utf-8"))
+    assert "Traceback" not in told[-1] and "box/invalid" in told[-1]
     assert f"[box/start] ***{' ***' * len(LITERALS)} Grüße\n" in told[-1]
     for secret in [TOKEN[:6], *LITERALS]:
         assert secret not in "\n".join(told)
@@ -672,6 +762,8 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
 SECRETS: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
     ({"headers": {"A": "abcdefgh", "B": "abcdefghSECRET"}}, "abcdefghSECRET"),
     ({"url": "http://user:password@h/"}, "password"),
+    ({"url": "http://u:begin_of/of_it?@h:1#?/end_of_it@h/"}, "begin_of end_of_it"),
+    ({"url": "http://u:pass/word@h/"}, "u:pass/word pass/word"),
     ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
     ({"headers": {"A": 'a"quote/ä'}}, r'a"quote/ä a\"quote/\u00e4 a\"quote/ä'),
 ]
@@ -753,13 +845,14 @@ async def test_a_failing_server_costs_only_itself(tmp_path: Path) -> None:
 async def test_where_all_servers_fail_none_is_left(
     notes: Path, monkeypatch: Monkey
 ) -> None:
-    monkeypatch.setattr(workbench, "CONNECT_TIMEOUT", 0.5)
+    seconds = 3.5 if WINDOWS else 0.5  # a process takes longer to start there
+    monkeypatch.setattr(workbench, "CONNECT_TIMEOUT", seconds)
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
     silent = local(notes=notes, on={"start": "self.hang()"})
     async with connected(x=MISSING, silent=silent) as client:
         result = await client.call_tool("open_toolbox", BOX)
         assert result.is_error
-        assert "no-such-command" in text(result) and "0.5 seconds" in text(result)
+        assert re.search(f"(?s)no-such-command.* {seconds} seconds", text(result))
         [pid] = noted_pids(notes)
         await until(lambda: not is_alive(pid))
 
@@ -779,6 +872,7 @@ async def test_an_open_waits_for_one_server_and_names_those_that_still_start(
         assert "still starting" in await error_of(client, "slow", "echo")
         for answer in answers:
             assert answer["servers_connecting"] == ["slow"] and note in answer["note"]
+            assert "No tool" not in answer["note"]  # nobody knows that yet
         assert [each["servers_connected"] for each in answers] == [1, 1, 0]
         monkeypatch.undo()
         gate.touch()
@@ -789,10 +883,11 @@ KILL = "os.write(2, b'one\\n\\x1b[31mtwo'); os.kill(os.getpid(), 9)"
 SPOILT = "answer(request, {'tools': [{'name': 'x'}]})"
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons must tell
     "absent": (MISSING, "no-such-command|No such file or directory"),
-    "kill": (local(on={"start": KILL}), "status -9;; one;;two"),
+    "kill": (local(on={"start": KILL}), f"status {KILLED};; one;;two"),
     "exit": (local(on={"start": "sys.exit('a\\tb')"}), "status 1;; a b"),
     "refusal": (local(on={"tools_list": "refuse(request, 7, 'no\\nluck')"}), "no luck"),
     "schema": (local(on={"tools_list": SPOILT}), "not valid MCP;; inputSchema"),
+    "url": ({"url": "http://user:pass/word@h/"}, "not a valid URL"),
 }
 
 
@@ -804,6 +899,13 @@ async def test_a_reason_is_one_readable_line_that_tells_the_cause() -> None:
         assert failed[name].isprintable() and len(failed[name]) < 10_000, name
         for part in parts.split(";;"):
             assert re.search(part.strip(), failed[name]), (name, failed[name])
+
+
+async def test_a_failed_start_names_the_command_or_the_folder() -> None:
+    servers = {"command": MISSING, "folder": local() | {"cwd": "no-such-folder"}}
+    async with connected(**servers) as client:
+        assert "no-such-command" in await error_of(client, "command", "echo")
+        assert "no-such-folder" in await error_of(client, "folder", "echo")
 
 
 PAGES = """
@@ -879,7 +981,7 @@ def size(value: Any) -> int:
 
 
 LISTS = "answer(request, {{'tools': [tool(f't{{n}}', description={}) for n in {}]}})"
-ENOUGH = "chr(10) + 'ä' * (150 + 3 * n) + chr(10) + 'z' * (n * 7 % 40 * 99)"
+ENOUGH = "chr(10) + 'ä' * (150 + 3 * n) + chr(10) + 'z' * (n * 7 % 40 * 19)"
 ENOUGH = LISTS.format(ENOUGH, "range(40)")
 TOO_MANY = LISTS.format("'ä' * (n * 77 % 400)", "range(200)")
 
@@ -913,6 +1015,34 @@ async def test_only_the_longest_tools_are_shortened(
     assert "absent" in note and "open_toolbox" in note
 
 
+LONG_TOOLS = [tool(f"t{n}", description="d" * 2_000) for n in range(20)]
+
+
+async def test_a_tool_that_is_asked_for_alone_comes_with_its_schema() -> None:
+    """A description is cut to 1,000 characters where the answer would be too long."""
+    schema = {"type": "object", "properties": {"x" * 9_000: {}}}
+    large = tool("large", description="d" * 34_000, inputSchema=schema)
+    async with connected(a=local(tools=[large, *LONG_TOOLS])) as client:
+        everything = await open_box(client)
+        [alone] = (await open_box(client, "large"))["tools"]
+        [short] = (await open_box(client, "t1"))["tools"]
+    assert size(everything) <= 20_000 and "inputSchema" not in everything["tools"][0]
+    assert alone["inputSchema"] == schema
+    assert re.fullmatch("d{900,1000}…", alone["description"])
+    assert short["description"] == "d" * 2_000
+
+
+async def test_a_manual_that_was_told_in_part_comes_whole_with_a_part() -> None:
+    its = local(tools=LONG_TOOLS, about={"instructions": "ä" * 6_000})
+    async with connected(a=its) as client:
+        told = []
+        for part in (None, "t1", "t2"):
+            answer = await open_box(client, part)
+            told.append(answer.get("instructions", {}).get("a", ""))
+    assert re.fullmatch("ä{900,1000}…", told[0])
+    assert told[1:] == ["ä" * 6_000, ""]
+
+
 async def test_use_tool_starts_once_the_one_server_it_needs(tmp_path: Path) -> None:
     notes, others = tmp_path / "a", tmp_path / "b"
     config = configuration(a=local(notes=notes), b=local(notes=others))
@@ -938,7 +1068,7 @@ async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
         for toolbox, tool_name, reason in (
             ("no", "no__a__echo", not_found),
             ("box", "box__a__", "{toolbox}__{server}__{tool}"),
-            ("box", "box__c__echo", "archive, b"),
+            ("box", "box__c__echo", "nearest: box__b__echo, box__archive__echo"),
             ("box", "box__archive__ecoh", "box__archive__echo"),
         ):
             arguments = {"toolbox_name": toolbox, "tool_name": tool_name}
@@ -963,7 +1093,7 @@ main (2 servers)
 Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."""
 
 
-@ERAS
+@MODES
 async def test_the_handshake_tells_who_we_are_and_our_toolboxes(mode: str) -> None:
     remote = {"url": "https://example.com/mcp"}
     servers = {"b": {"command": "x"}, "a": remote, "off": {"disabled": True}}
@@ -984,7 +1114,7 @@ async def listed(client: Client) -> Any:
     return dumped(await client.list_tools())["tools"]
 
 
-@ERAS
+@MODES
 async def test_handshake_and_listing_start_nothing(mode: str, notes: Path) -> None:
     async with connected(mode, s=local(), other=local(notes=notes)) as client:
         tools = await listed(client)
@@ -1051,9 +1181,8 @@ async def test_any_other_tool_is_a_protocol_error_with_a_hint() -> None:
 # === Connections ======================================================================
 
 
-@ERAS
-async def test_a_death_between_calls_goes_unnoticed(notes: Path, mode: str) -> None:
-    async with connected(mode, a=local(notes=notes), b=local()) as client:
+async def test_a_death_between_calls_goes_unnoticed(notes: Path) -> None:
+    async with connected(a=local(notes=notes), b=local()) as client:
         first = await open_box(client)
         for count in (1, 20):
             await killed(noted_pids(notes)[-1])
@@ -1069,19 +1198,22 @@ async def test_a_death_fails_the_calls_in_flight(notes: Path, log: Logs) -> None
     async with connected(a=a) as client:
         calls = [asyncio.ensure_future(error_of(client, "a", "wait")) for _ in "12"]
         await until(lambda: notes.read_text().count("wait") == 2)
-        os.kill(noted_pids(notes)[0], signal.SIGKILL)
+        kill(noted_pids(notes)[0])
         with anyio.fail_after(5):
             for told in await asyncio.gather(*calls):
-                assert re.search("status -9.*first words", told)
+                assert re.search(f"status {KILLED}.*first words", told)
         assert await pid_of(client, "a") == noted_pids(notes)[1]
     assert notes.read_text().count("wait") == 2  # so none was repeated
     assert ("workbench", logging.INFO, "[box/a] first words") in log.record_tuples
 
 
-async def test_the_end_of_a_server_with_a_child_is_noticed(notes: Path) -> None:
+async def test_the_end_of_a_server_with_a_child_is_noticed(
+    notes: Path, monkeypatch: Monkey
+) -> None:
     """What it had answered before counts; and the child, which has its pipes, ends."""
-    fork = "os.fork() or (self.note(os.getpid()), signal.pause()); self.start(0)"
-    async with connected(a=local(notes=notes, on={"start": fork})) as client:
+    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.2)
+    start = "self.bear(); self.start(0)"
+    async with connected(a=local(notes=notes, on={"start": start})) as client:
         with anyio.fail_after(10):
             told = "status 7.*first words.*last words"
             assert re.search(told, await error_of(client, "a", "exit"))
@@ -1091,21 +1223,27 @@ async def test_the_end_of_a_server_with_a_child_is_noticed(notes: Path) -> None:
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
 
 
-@pytest.mark.parametrize(("mode", "starts"), [("legacy", 1), ("auto", 2)])
-async def test_a_server_that_ends_when_it_is_probed_is_started_once_more(
-    mode: str, starts: int, tmp_path: Path
+LINGER = (
+    "os.close(1); sys.stdin.read(); time.sleep(0.7); self.note('gone'); os._exit(0)"
+)
+
+
+async def test_a_server_starts_again_when_nothing_is_left_of_it(notes: Path) -> None:
+    async with connected(a=local(notes=notes, on={"tools_call": LINGER})) as client:
+        assert "closed its stdout" in await error_of(client, "a", "echo")
+        await open_box(client)
+    assert re.fullmatch(r"\d+\ngone\n\d+\n", notes.read_text())
+
+
+@MODES
+async def test_a_server_is_probed_only_where_it_refuses_to_initialize(
+    mode: str,
 ) -> None:
-    picky, failing = tmp_path / "picky", tmp_path / "failing"
-    wants_initialize = {"server_discover": "sys.exit('expected initialize')"}
-    says_it = "sys.exit('no ' + json.loads(sys.stdin.readline())['method'])"
-    a = local(notes=picky, on=wants_initialize)
-    b = local(notes=failing, on={"start": says_it})
-    async with connected(mode, a=a, b=b) as client:
-        failed = (await open_box(client))["servers_failed"]
-        assert await answer_of(client, "a", "echo", {"x": 1}) == {"x": 1}
-        assert (await answer_of(client, "a", "seen"))["era"] == OLDER
-    assert re.search("status 1.*no initialize$", failed["b"])
-    assert len(noted_pids(picky)) == len(noted_pids(failing)) == starts
+    """Some servers exit when they are probed."""
+    picky = local(on={"server_discover": "sys.exit('probed')"})
+    async with connected(mode, a=picky, b=local(eras=MODERN)) as client:
+        for server, era in (("a", OLDER), ("b", MODERN)):
+            assert (await answer_of(client, server, "seen"))["era"] == era
 
 
 ANNOUNCING = {"capabilities": {"tools": {"listChanged": True}}}
@@ -1129,16 +1267,15 @@ async def listings(client: Client) -> int:
     return int((await answer_of(client, "a", "seen"))["listings"])
 
 
-@pytest.mark.parametrize(("mode", "eras"), [("legacy", OLDER), ("auto", MODERN)])
-async def test_a_change_is_there_for_the_next_call(eras: str, mode: str) -> None:
-    async with connected(mode, a=local(eras=eras, about=ANNOUNCING)) as client:
+@ERAS
+async def test_a_change_is_there_for_the_next_call(eras: str) -> None:
+    async with connected(a=local(eras=eras, about=ANNOUNCING)) as client:
         await open_box(client)
-        for count in range(5):
-            await become(client, tool(f"used_{count}"))
-            assert not (await use(client, "a", f"used_{count}")).is_error
-            schema = {"type": "object", "title": f"Edit {count}"}
-            await become(client, tool("edited", inputSchema=schema))
-            assert await changed(client) == [tool("edited", inputSchema=schema)]
+        await become(client, tool("added"))
+        assert not (await use(client, "a", "added")).is_error
+        edited = tool("added", inputSchema={"type": "object", "title": "Edited"})
+        await become(client, edited)
+        assert await changed(client) == [edited]
 
 
 async def test_a_thousand_announcements_cost_two_or_three_listings(log: Logs) -> None:
@@ -1150,6 +1287,13 @@ async def test_a_thousand_announcements_cost_two_or_three_listings(log: Logs) ->
         # An open waits for one, even where each is out of date when it comes.
         await become(client, tool("x"), meanwhile=[[tool("x")]] * 2000)
         assert await changed(client) == [tool("x")] and await listings(client) < 2000
+        # An announced listing for which nobody waits has a second for itself.
+        before = await listings(client)
+        began = time.monotonic()
+        for _ in range(200):
+            await answer_of(client, "a", "echo")
+        most = time.monotonic() - began + 1
+        assert await listings(client) - before <= most
     skipped = "Skipping duplicate discovery - already in progress for: box/a"
     assert ("workbench", logging.DEBUG, skipped) in log.record_tuples
 
@@ -1200,20 +1344,16 @@ async def test_an_announcement_without_the_capability_warns(log: Logs) -> None:
     assert log.record_tuples.count(("workbench", logging.WARNING, f"{told}box/a")) == 1
 
 
-@ERAS
-async def test_an_error_is_told_or_passes_to_the_client_it_addresses(mode: str) -> None:
+async def test_an_error_is_told_or_passes_to_the_client_it_addresses() -> None:
     """Without secrets, but for its data, which are the server's own affair."""
     error = {"code": -32602, "message": "Go, sesame-open", "data": ["sesame-open"]}
     passed_on = {"error": error | {"message": "Go, ***"}}
-    retries: list[Any] = [{"requestState": "s"}, {"inputResponses": {"a": ROOTS}}]
-    a = local(eras=f"{OLDER} {MODERN}") | {"env": {"KEY": "sesame-open"}}
-    async with connected(mode, a=a) as client:
+    a = local() | {"env": {"KEY": "sesame-open"}}
+    async with connected(a=a) as client:
         for code in (-32602, -32000):
             told = await error_of(client, "a", "error", error | {"code": code})
             assert f"{code}" in told and "Go" in told
         assert (await answer_of(client, "a", "seen"))["calls"] == 3  # none was repeated
-        for retry in retries:
-            assert await raw_call(client, "a", "error", error, **retry) == passed_on
         for code in (-32042, -32021):
             error["code"] = passed_on["error"]["code"] = code
             assert await raw_call(client, "a", "error", error) == passed_on
@@ -1229,9 +1369,9 @@ SPOILT_ANSWERS = {
 }
 
 
-@pytest.mark.parametrize(("mode", "eras"), [("legacy", OLDER), ("auto", MODERN)])
-async def test_a_spoilt_answer_is_an_error_of_the_call(mode: str, eras: str) -> None:
-    async with connected(mode, a=local(eras=eras)) as client:
+@ERAS
+async def test_a_spoilt_answer_is_an_error_of_the_call(eras: str) -> None:
+    async with connected(a=local(eras=eras)) as client:
         for spoilt, field in SPOILT_ANSWERS.items():
             line = f'{{{spoilt}"id": ID, "jsonrpc": "2.0"}}'
             with anyio.fail_after(5):
@@ -1285,18 +1425,12 @@ class Ear:
         self.heard.append(dumped(message))
 
 
-BOTH = f"{OLDER} {MODERN}"
-# A client's mode and a server's eras. Between the last two the workbench translates.
-PAIRS = [("legacy", BOTH), ("auto", BOTH), ("legacy", MODERN), ("auto", OLDER)]
-in_all_pairs = pytest.mark.parametrize(("mode", "eras"), PAIRS)
-
-
-@in_all_pairs
-async def test_meta_goes_down_except_what_is_of_one_hop(mode: str, eras: str) -> None:
+@ERAS
+async def test_meta_goes_down_except_what_is_of_one_hop(eras: str) -> None:
     own = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "a.b/c": {"x": [None]}}
     own |= {f"my.{RESERVED}x": "b"}  # no name of the protocol
     hop = {f"{RESERVED}logLevel": "debug", f"{RESERVED}x": 1, "progressToken": "me"}
-    async with connected(mode, a=local(eras=eras)) as client:
+    async with connected(a=local(eras=eras)) as client:
         result = await raw_call(client, "a", "seen", _meta=own | hop)
     seen = json.loads(result["content"][0]["text"])
     passed_on = seen["_meta"]
@@ -1324,7 +1458,8 @@ RESULTS: list[dict[str, Any]] = [
 ]
 
 
-@in_all_pairs
+@MODES
+@ERAS
 async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> None:
     strict = {"type": "object", "required": ["x"]}
     tools = [tool("result", outputSchema=strict), tool("write")]
@@ -1339,7 +1474,7 @@ async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> Non
         assert text(await use(client, "a", "write", {"line": half})) == "\ufffd."
 
 
-@pytest.mark.parametrize("eras", [OLDER, MODERN])
+@ERAS
 async def test_progress_comes_in_order_under_the_callers_token(eras: str) -> None:
     ear = Ear()
     told = [{"progress": number, "message": f"{number}"} for number in range(1, 101)]
@@ -1355,7 +1490,7 @@ async def test_progress_comes_in_order_under_the_callers_token(eras: str) -> Non
         await asyncio.gather(call("mine"), call(0))
 
 
-@pytest.mark.parametrize("eras", [OLDER, MODERN])
+@ERAS
 async def test_a_cancelled_call_is_cancelled_downstream(eras: str) -> None:
     async with connected(a=local(eras=eras)) as client:
         pid = await pid_of(client, "a")
@@ -1385,8 +1520,7 @@ QUESTIONS: list[tuple[str, dict[str, Any], Any]] = [  # and the client's answers
 
 async def test_a_servers_question_reaches_the_client_and_the_answer_goes_back() -> None:
     ear = Ear()
-    a = local(eras=BOTH)
-    async with connected("legacy", callbacks=ear.callbacks, a=a) as client:
+    async with connected(callbacks=ear.callbacks, a=local()) as client:
         for method, params, answer in QUESTIONS:
             ear.heard.clear()
             asked = params and {**params, "_meta": {"answer": answer}}
@@ -1398,52 +1532,48 @@ async def test_a_servers_question_reaches_the_client_and_the_answer_goes_back() 
             assert "code" in await answer_of(client, "a", "ask", ELICIT)
 
 
-def asking(answer: Any) -> dict[str, Any]:
-    params = FORM | {"_meta": {"answer": answer}}
-    return {"inputRequests": {"who": ELICIT | {"params": params}}}
-
-
-async def test_a_client_of_2026_answers_the_rounds_of_its_call_itself() -> None:
+@MODES
+async def test_a_question_as_the_result_of_a_call_is_an_error_of_it(mode: str) -> None:
+    asking = {"resultType": "input_required", "inputRequests": {"who": ELICIT}}
     ear = Ear()
-    answers = {"who": ACCEPTED}
-    given = {"rounds": [asking(ACCEPTED), {}, asking(ACCEPTED)]}
     a = local(eras=MODERN)
-    async with connected("auto", callbacks=ear.callbacks, a=a) as client:
-        assert await answer_of(client, "a", "rounds", given) == answers
-        seen = await answer_of(client, "a", "seen")
-    assert seen["responses"] == [None, answers, None, answers]
-    assert [each["message"] for each in ear.heard] == ["Who?", "Who?"]
+    async with connected(mode, callbacks=ear.callbacks, a=a) as client:
+        told = await error_of(client, "a", "result", asking)
+        assert re.search("asks|question|input", told) and "not valid MCP" not in told
+    assert ear.heard == []
 
 
-async def test_an_older_client_is_told_that_it_cannot_be_asked() -> None:
-    async with connected(callbacks=Ear().callbacks, a=local(eras=MODERN)) as client:
-        told = await error_of(client, "a", "rounds", {"rounds": [asking(ACCEPTED)]})
-    assert "asks in a way of 2026-07-28" in told
+async def test_a_change_of_roots_reaches_every_open_server(notes: Path) -> None:
+    noting = {"notifications_roots_list_changed": "self.note('roots changed')"}
+    its = local(notes=notes, on=noting)
+    async with connected(callbacks=Ear().callbacks, a=its, b=its, c=its) as client:
+        await open_box(client, ["a__*", "b__*"])
+        changed = types.RootsListChangedNotification()
+        await client.session.send_notification(changed)
+        await until(lambda: notes.read_text().count("roots changed") == 2)
+    assert len(noted_pids(notes)) == 2
 
 
 OFFERS: list[tuple[str, str, dict[str, Any]]] = [
     ("legacy", "nothing", {}),
     ("legacy", "roots", {"roots": {"listChanged": True}}),
     ("legacy", "sampling", {"sampling": {"tools": {}}}),
-    ("auto", "sampling", {"sampling": {"tools": {}}}),
+    ("auto", "", {}),
 ]
 
 
 async def test_a_server_is_offered_what_the_client_declared() -> None:
     for mode, able, offered in OFFERS:
         ear = Ear(able)
-        a = local(eras=BOTH)
-        async with connected(mode, callbacks=ear.callbacks, a=a) as client:
+        async with connected(mode, callbacks=ear.callbacks, a=local()) as client:
             await killed(await pid_of(client, "a"))
             seen = await answer_of(client, "a", "seen")
-        assert (seen["era"] == MODERN) == (mode == "auto")
-        told = seen["_meta"] if mode == "auto" else seen
-        assert told[CAPABILITIES] == offered, (mode, able)
+        assert seen[CAPABILITIES] == offered, (mode, able)
 
 
 async def test_an_older_client_gets_logs_from_the_level_it_sets(log: Logs) -> None:
     ear = Ear()
-    async with connected(callbacks=ear.callbacks, a=local(eras=BOTH)) as client:
+    async with connected(callbacks=ear.callbacks, a=local()) as client:
         await use(client, "a", "say", {"messages": LOGS})
         assert ear.heard == LOGS
         params = types.SetLevelRequestParams(level=LEVELS[3])
@@ -1462,7 +1592,7 @@ async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) 
         monkeypatch.setenv(f"WB_{name}", "x")
     get = local(on={"tools_call": "answer(request, json_result(dict(os.environ)))"})
     servers = {
-        "named": get | {"env": {"WB_TOKEN": "${WB_TOKEN}", "HOME": "/its"}},
+        "named": get | {"env": {"WB_TOKEN": "${WB_TOKEN}", HOME: "/its"}},
         "renamed": get | {"env": {"WB_OTHER": "${WB_TOKEN:-}"}, "_note": "${WB_NOTE}"},
         "off": {"command": "${WB_OFF} ${env:WB_ARG:-} ${PATH}", "disabled": True},
         "misspelt": {"command": "x", "environment": {"X": "${WB_TYPO}"}},
@@ -1472,7 +1602,7 @@ async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) 
             variables = await answer_of(client, server, "echo")
             seen = {name for name in variables if name.startswith("WB_")}
             assert seen == {"WB_FREE", its_own} and "PATH" in variables
-            assert (variables["HOME"] == "/its") == (server == "named")
+            assert (variables[HOME] == "/its") == (server == "named")
 
 
 GARBAGE = r"""
@@ -1518,16 +1648,44 @@ async def test_a_fault_costs_only_its_server(notes: Path) -> None:
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
 
 
+NO_LINE_FEED = "for _ in range(170): os.write(2, b'\\r50 %' * 200_000)\n"
+NO_LINE_FEED += "self.echo(request, {})"
+
+
+async def test_a_server_may_write_its_stderr_without_line_feeds() -> None:
+    async with connected(a=local(on={"tools_call": NO_LINE_FEED})) as client:
+        with anyio.fail_after(15):
+            assert await answer_of(client, "a", "echo") == {}
+
+
+@ON_WINDOWS
+async def test_nothing_is_left_behind_a_batch_file(tmp_path: Path, notes: Path) -> None:
+    """It is how `npx` starts; the server behind it outlives its stdin."""
+    start = "self.start(0); self.hang()"
+    its = local(notes=notes, on={"start": start})
+    options = tmp_path / "options"
+    options.write_text(its["args"][-1])
+    code = f"import sys; sys.argv[1:] = [open({str(options)!r}).read()]; "
+    (tmp_path / "server.py").write_text(code + its["args"][1])
+    line = f'@"{its["command"]}" "%~dp0server.py"'
+    (tmp_path / "server.cmd").write_text(line)
+    async with connected(a={"command": str(tmp_path / "server")}) as client:
+        assert await answer_of(client, "a", "echo", {"x": 1}) == {"x": 1}
+        pid = await pid_of(client, "a")
+    await until(lambda: not is_alive(pid))
+
+
 def response(status: int, body: Any = "", **headers: str) -> bytes:
     """A whole HTTP response of a message or a text; `_` in a header stands for `-`."""
-    if not isinstance(body, str):
+    if isinstance(body, dict):
         body = json.dumps(dict(body, jsonrpc="2.0"))
+    data: bytes = body.encode() if isinstance(body, str) else body
     sent = {"content_type": "application/json", "connection": "close"} | headers
-    sent["content_length"] = str(len(body.encode()))
+    sent["content_length"] = str(len(data))
     head = f"HTTP/1.1 {status} Said\r\n"
     for name, value in sent.items():
         head += f"{name.replace('_', '-')}: {value}\r\n"
-    return f"{head}\r\n{body}".encode()
+    return f"{head}\r\n".encode() + data
 
 
 def event(data: Any, kind: str = "message") -> bytes:
@@ -1541,15 +1699,21 @@ STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 
 
 class Remote:
-    """An older-era server over HTTP, in this process, that answers as told.
+    """A server over HTTP, in this process, that answers as told.
 
     `answers` maps tools, other methods, and paths, to a result, an HTTP response or a
     coroutine function of the message and the stream that returns one of these. The path
     `/sse` is that of the older transport, any other one of Streamable HTTP.
+
+    A `kind` makes it refuse requests: "older", "stateless" and "stateful" those of
+    2026-07-28, "stateful" those without a session as well, "newer" those of before,
+    "forgetful" those of a `/sse` that was opened before.
     """
 
     def __init__(self) -> None:
         self.session = "1"
+        self.kind = ""
+        self.headers: dict[str, str] = {}  # of the last request
         self.secrets: set[str | None] = set()  # values of the header Authorization
         self.calls: list[str] = []  # the keys of `answers`, and GET
         self.released = asyncio.Event()
@@ -1578,24 +1742,45 @@ class Remote:
 
     async def open_stream(self, _: Any, stream: Any) -> None:
         self.stream = stream
+        self.kind = ""
         stream.write(STREAM + event("/messages", "endpoint"))
         await anyio.sleep_forever()
 
+    def refusal(self, message: dict[str, Any]) -> bytes:
+        """The response of its kind to a request that it refuses; else nothing."""
+        is_newer = self.headers.get("mcp-protocol-version") == MODERN
+        is_first = message.get("method") == "initialize"
+        if self.kind == "forgetful":
+            return response(404, "Session not found")
+        if self.kind == "newer" and not is_newer:
+            versions = {"supported": [MODERN], "requested": OLDER}
+            error = {"code": -32022, "message": "Unsupported", "data": versions}
+            return response(400, {"id": message.get("id"), "error": error})
+        if self.kind in ("older", "stateless", "stateful") and is_newer:
+            return response(400, "Unsupported protocol version")
+        if self.kind == "stateful" and "mcp-session-id" not in self.headers:
+            return b"" if is_first else response(400, "Missing session ID")
+        return b""
+
     async def respond(self, head: str, body: bytes, stream: Any) -> bytes:
         method, path, _ = re.split(r"[? ]", head, maxsplit=2)
-        headers = dict(re.findall(r"(?m)^([\w-]+): (.*)\r$", head.lower()))
-        self.secrets.add(headers.get("authorization"))
-        if headers.get("mcp-session-id", self.session) != self.session:
+        self.headers = dict(re.findall(r"(?m)^([\w-]+): (.*)\r$", head.lower()))
+        self.secrets.add(self.headers.get("authorization"))
+        if self.headers.get("mcp-session-id", self.session) != self.session:
             return response(404, "Session not found")
         message = json.loads(body or "{}")
         name = (message.get("params") or {}).get("name") or message.get("method")
         name = name or message.get("id", method)
         self.calls.append(name)
         answer = self.answers.get(path, self.answers.get(name, response(202)))
+        if path != "/sse":
+            answer = self.refusal(message) or answer
         if callable(answer):
             answer = await answer(message, stream)
         if isinstance(answer, bytes):
             return answer
+        if self.kind == "newer":
+            answer = {"resultType": "complete", **Downstream.hints, **answer}
         reply = {"id": message["id"], "result": answer}
         if path != "/messages":
             return response(200, reply, mcp_session_id=self.session)
@@ -1672,11 +1857,11 @@ FAILED: dict[str, tuple[bytes, str]] = {
 }
 
 
-@ERAS
 async def test_a_remote_server_that_does_not_connect_says_why_in_one_line(
-    mode: str, remote: Remote
+    remote: Remote, monkeypatch: Monkey
 ) -> None:
     """The line has the URL and no secret; servers that work are not disturbed."""
+    monkeypatch.setattr(workbench, "OPEN_TIMEOUT", PATIENCE)
     servers: dict[str, Any] = {"works": remote.at()}
     headers = {"Authorization": "open-sesame"}
     for fault, (remote.answers[f"/{fault}"], _) in FAILED.items():
@@ -1684,7 +1869,7 @@ async def test_a_remote_server_that_does_not_connect_says_why_in_one_line(
     for fault in ("401", "500", "closed"):
         servers[f"sse {fault}"] = servers[fault] | {"type": "sse"}
     servers["gone"] = servers["401"] | {"url": "http://127.0.0.1:1/mcp"}
-    async with connected(mode, **servers) as client:
+    async with connected(**servers) as client:
         told = (await open_box(client))["servers_failed"]
     assert ["works", *told] == list(servers)
     for name, why in told.items():
@@ -1719,7 +1904,6 @@ async def test_a_request_that_fails_costs_only_its_own_call(remote: Remote) -> N
         remote.released.set()
         for sibling in await asyncio.gather(*siblings):
             assert text(sibling) == "released"
-    assert remote.calls.count("initialize") == 1
 
 
 async def test_streams_are_heard_while_they_are_open(remote: Remote, log: Logs) -> None:
@@ -1751,14 +1935,14 @@ async def test_streams_are_heard_while_they_are_open(remote: Remote, log: Logs) 
 async def test_many_cancelled_calls_leave_no_connection_open(remote: Remote) -> None:
     async with connected(mcp=remote.at(), sse=remote.at("/sse")) as client:
         await open_box(client)
-        files = len(os.listdir("/proc/self/fd"))
+        files = open_files()
         async with anyio.create_task_group() as calls:
             for name in ["mcp"] * 150 + ["sse"] * 10:
                 calls.start_soon(use, client, name, "wait")
             await until(lambda: remote.calls.count("wait") == 160, 20)
             assert text(await use(client, "mcp", "ok")) == "ok"
             calls.cancel_scope.cancel()
-        await until(lambda: len(os.listdir("/proc/self/fd")) <= files, 20)
+        await until(lambda: open_files() <= files, 20)
         assert text(await use(client, "mcp", "ok")) == "ok"
     assert remote.calls.count("notifications/cancelled") == 160
 
@@ -1793,9 +1977,78 @@ async def test_a_call_is_sent_once_more_after_404_alone(remote: Remote) -> None:
     assert remote.calls.count("lost") == 11 and remote.calls.count("other") == 1
 
 
+DISCOVERED = {"supportedVersions": [MODERN], "capabilities": {"tools": {}}}
+DISCOVERED["serverInfo"] = {"name": "remote", "version": "1"}
+
+
+BECOMES = [("stateless", "stateful", "/mcp"), ("older", "newer", "/mcp")]
+BECOMES += [("newer", "older", "/mcp"), ("", "forgetful", "/sse")]
+
+
+@pytest.mark.parametrize(("former", "later", "path"), BECOMES)
+async def test_a_server_that_became_another_fails_two_calls_at_most(
+    former: str, later: str, path: str, remote: Remote
+) -> None:
+    remote.answers["server/discover"] = DISCOVERED
+    remote.kind = former
+    remote.session = ""
+    async with connected(a=remote.at(path)) as client:
+        assert text(await use(client, "a", "ok")) == "ok"
+        remote.kind = later
+        remote.session = "1" if later == "stateful" else ""
+        for _ in range(2):
+            await use(client, "a", "ok")
+        assert text(await use(client, "a", "ok")) == "ok"
+
+
+async def test_the_end_of_a_session_is_told(remote: Remote) -> None:
+    async with connected(a=remote.at()) as client:
+        await open_box(client)
+        assert "DELETE" not in remote.calls
+    assert remote.calls.count("DELETE") == 1
+    assert remote.headers["mcp-session-id"] == "1"
+
+
+async def test_an_answer_is_asked_for_again_where_its_stream_has_ended(
+    remote: Remote,
+) -> None:
+    """A server that wants to be polled gives its events ids, and closes the stream."""
+    asked = []
+
+    async def begin(request: dict[str, Any], _: Any) -> bytes:
+        asked.append(request["id"])
+        return STREAM + b"id: first\nretry: 10\ndata: \n\n"
+
+    async def resume(_: Any, stream: Any) -> bytes:
+        if remote.headers.get("last-event-id") != "first":
+            await anyio.sleep_forever()  # that is the server's own stream
+        reply = {"id": asked[0], "result": text_result("late")}
+        return STREAM + event(reply)
+
+    remote.answers.update(polled=begin, GET=resume)
+    async with connected(a=remote.at()) as client:
+        assert text(await use(client, "a", "polled")) == "late"
+    assert len(asked) == 1
+
+
+async def test_a_body_that_unpacks_without_end_is_an_error_of_its_call(
+    remote: Remote,
+) -> None:
+    async def bomb(request: dict[str, Any], _: Any) -> bytes:
+        reply = {"jsonrpc": "2.0", "id": request["id"], "result": text_result("all")}
+        body = zlib.compress(json.dumps(reply).encode() + b" " * (130 << 20), 1)
+        return response(200, body, content_encoding="deflate")
+
+    remote.answers["bomb"] = bomb
+    async with connected(a=remote.at()) as client:
+        assert await error_of(client, "a", "bomb")
+        assert text(await use(client, "a", "ok")) == "ok"
+
+
 INSTALLED = ROOT / ".ci/servers"
 
 
+@POSIX
 @pytest.mark.skipif(not INSTALLED.exists(), reason=".ci/run installs real servers")
 async def test_servers_of_npm_and_pypi_do_their_work(tmp_path: Path) -> None:
     time = {"command": f"{INSTALLED}/py/bin/mcp-server-time"}
@@ -1838,6 +2091,7 @@ def assert_is_now(shown: str, zone: datetime.tzinfo) -> None:
     assert shown == moment.astimezone(zone).isoformat(timespec="seconds")
 
 
+@pytest.mark.skipif(not zoneinfo.available_timezones(), reason="pip install tzdata")
 async def test_time_knows_iana_zones_and_no_other(monkeypatch: Monkey) -> None:
     no_zones = ["Mars/Phobos", "America", "../etc/passwd", ".", "", "UTC\0"]
     async with Client(workbench.create_toolbox_server()) as client:
@@ -1849,6 +2103,21 @@ async def test_time_knows_iana_zones_and_no_other(monkeypatch: Monkey) -> None:
             assert result.is_error and repr(zone) in text(result)
         monkeypatch.setattr(zoneinfo, "ZoneInfo", None)  # UTC needs no zone data
         assert_is_now(text(await client.call_tool("time", {})), datetime.UTC)
+
+
+async def test_time_says_where_zone_data_comes_from(monkeypatch: Monkey) -> None:
+    """Windows has none."""
+    for name in [each for each in sys.modules if each.startswith("tzdata.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tzdata", None)
+    zoneinfo.reset_tzpath([])
+    zoneinfo.ZoneInfo.clear_cache()
+    try:
+        async with Client(workbench.create_toolbox_server()) as client:
+            result = await client.call_tool("time", {"timezone": "Europe/Berlin"})
+    finally:
+        zoneinfo.reset_tzpath()
+    assert result.is_error and "tzdata" in text(result)
 
 
 MEDIA_TYPES = {"Content-Type": "application/json", "Connection": "close"}
@@ -1927,36 +2196,37 @@ async def test_an_sse_session_needs_only_an_http_client(toolbox: HttpToolbox) ->
 
 
 async def test_one_url_serves_every_client_at_once(toolbox: HttpToolbox) -> None:
-    async def use_both(mode: str) -> None:
-        new = {"url": toolbox.url}
-        async with connected(mode, new=new, old=new | {"type": "sse"}) as client:
-            for server in ("new", "old"):
-                result = await use(client, server, "echo", {"text": "Hi."})
-                assert text(result) == "Hi.", (mode, server)
-
-    async with Client(toolbox.url) as direct:
-        await asyncio.gather(use_both("legacy"), use_both("auto"))
+    new = {"url": toolbox.url}
+    servers = {"new": new, "old": new | {"type": "sse"}}
+    async with Client(toolbox.url) as direct, connected(**servers) as client:
+        for server in servers:
+            result = await use(client, server, "echo", {"text": "Hi."})
+            assert text(result) == "Hi.", server
         assert text(await direct.call_tool("echo", {"text": ""})) == ""
         assert direct.protocol_version == MODERN
 
 
 OWN, EVIL = "127.0.0.1:80", "127.0.0.1.evil.example"
-HOSTS = [  # what it is bound to, the Host and the Origin of a request; the status
+# What it is bound to, the Host and the Origin of a request; the status.
+HOSTS: list[tuple[str, str, str | None, int]] = [
     ("127.0.0.1", OWN, f"http://{OWN}", 400),  # there is no such session
     ("localhost", "[::1]:80", "http://[::1]:80", 400),
     ("127.0.0.1", EVIL, f"http://{EVIL}", 403),
     ("127.0.0.1", OWN, f"http://{EVIL}", 403),
     ("127.0.0.1", OWN, "null", 403),
-    ("0.0.0.0", "a.example:80", "http://a.example:80", 400),
+    ("0.0.0.0", "a.example:80", None, 400),
+    ("0.0.0.0", "a.example:80", "http://a.example:80", 403),
 ]
 
 
 @pytest.mark.parametrize(("bound_to", "host", "origin", "status"), HOSTS)
 async def test_a_page_that_found_us_is_refused_on_every_route(
-    bound_to: str, host: str, origin: str, status: int
+    bound_to: str, host: str, origin: str | None, status: int
 ) -> None:
     app = httpx2.ASGITransport(workbench.toolbox_app(bound_to))
-    headers = {"Host": host, "Origin": origin}
+    headers = {"Host": host}
+    if origin is not None:
+        headers["Origin"] = origin
     async with httpx2.AsyncClient(transport=app, headers=headers) as client:
         answer = await client.post("http://x/mcp/messages")
         assert answer.status_code == status
@@ -1965,6 +2235,7 @@ async def test_a_page_that_found_us_is_refused_on_every_route(
                 assert (await client.request(method, "http://x/mcp")).status_code == 403
 
 
+@POSIX
 @pytest.mark.parametrize("host", ["", "127.0.0.1:", "0.0.0.0:"])
 def test_a_signal_ends_it_with_status_0_while_a_stream_is_open(host: str) -> None:
     """Bound to other than loopback, it has warned that there is no authentication."""
@@ -2014,7 +2285,7 @@ class Wire:
         with open(folder / "stderr", "wb") as file:
             streams = {"stdin": PIPE, "stdout": PIPE, "stderr": file} | (stdio or {})
             self.process: Any = subprocess.Popen(line, cwd=folder, **streams)
-        self.watchdog = threading.Timer(40, self.process.kill)
+        self.watchdog = threading.Timer(PATIENCE + 10, self.process.kill)
         self.watchdog.start()
         self.answers: dict[Any, dict[str, Any]] = {}
         self.last_id = 0
@@ -2026,8 +2297,8 @@ class Wire:
         self.watchdog.cancel()
         self.process.kill()
         for pid in self.servers_left():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            with suppress(OSError):  # it may have ended since
+                kill(pid)
         with suppress(BrokenPipeError):
             self.process.__exit__(None, None, None)
 
@@ -2088,7 +2359,7 @@ def test_a_bad_configuration_starts_nothing(tmp_path: Path, notes: Path) -> None
     line = command(tmp_path, config, "--check")
     ended = subprocess.run(line, capture_output=True, check=False, text=True)
     assert ended.returncode == 1 and not ended.stdout and not noted_pids(notes)
-    assert re.findall("(?m)^(.*?):", ended.stderr) == [line[2], AT, f"{AT}2"]
+    assert re.findall(r"(?m)^(.*?):(?!\\)", ended.stderr) == [line[2], AT, f"{AT}2"]
 
 
 async def test_the_demo_is_served_and_says_what_it_is(tmp_path: Path) -> None:
@@ -2100,7 +2371,7 @@ async def test_the_demo_is_served_and_says_what_it_is(tmp_path: Path) -> None:
         async with Client(stdio_client(parameters, errlog=log)) as client:
             assert text(await client.call_tool("use_tool", call)) == "Hi."
             told = client.instructions or ""
-    logged = (tmp_path / "stderr").read_text()
+    logged = (tmp_path / "stderr").read_text("utf-8")
     assert "demo (1 server)" in told
     assert re.search(" INFO Serving .*demo", logged)
     for note in (told, logged.splitlines()[0]):
@@ -2121,7 +2392,45 @@ def test_what_cannot_start_ends_in_one_sentence() -> None:
         assert process.returncode == 1
 
 
+# Options, in a folder with a configuration: whether they are refused; what is said.
+COMMAND_LINES = {
+    "--version": (False, "^mcp-workbench 0.10.0$"),
+    "workbench-config.json --toolbox": (True, "toolbox"),
+    "workbench-config.json --http 0": (True, "http"),
+    "--toolbox --http 99999": (True, "99999"),
+}
+
+
+async def test_a_command_line_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+    command(tmp_path, configuration(s=MISSING))
+
+    def run(options: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, workbench.__file__, *options.split()]
+        streams: Any = {"stdin": subprocess.DEVNULL, "stdout": PIPE, "stderr": PIPE}
+        return subprocess.run(
+            line, cwd=tmp_path, timeout=40, text=True, check=False, **streams
+        )
+
+    ends = [asyncio.to_thread(run, options) for options in COMMAND_LINES]
+    for ended in await asyncio.gather(*ends):
+        is_refused, told = COMMAND_LINES[" ".join(ended.args[2:])]
+        *_, last = (ended.stdout + ended.stderr).splitlines()
+        assert re.search(told, last) and "Traceback" not in ended.stderr, ended
+        assert bool(ended.returncode) == is_refused, ended
+
+
+def test_a_check_into_a_closed_pipe_has_no_traceback(tmp_path: Path) -> None:
+    line = command(tmp_path, configuration(s=MISSING), "--check")
+    with subprocess.Popen(line, stdout=PIPE, stderr=PIPE, text=True) as process:
+        assert process.stdout and process.stderr
+        process.stdout.close()
+        assert "Traceback" not in process.stderr.read()
+
+
+@POSIX
 def test_a_person_at_a_terminal_is_told_what_it_waits_for(tmp_path: Path) -> None:
+    if sys.platform == "win32":
+        return  # as mypy understands it
     ours, terminal = os.openpty()
     with open(ours), open(terminal), Wire(tmp_path, stdio={"stdin": terminal}) as wire:
         told = (tmp_path / "stderr").read_text
@@ -2143,36 +2452,47 @@ async def test_check_starts_each_server_once_and_says_when_it_settles(
     die = "os.write(2, b'first words\\nlast words'); sys.exit(3)"
     bad = local(notes=notes, on={"start": die})
     good = local(tools=A_TOOLS) | {"toolFilters": ["*", "no_*"]}
-    config = configuration(slow=local(gate=gate), good=good, bad=bad)
+    none = local(tools=A_TOOLS) | {"toolFilters": ["no_*"]}
+    config = configuration(slow=local(gate=gate), good=good, bad=bad, none=none)
     checking = asyncio.ensure_future(workbench.check(workbench.parse_config(config)))
     while "Still starting: box/slow\n" not in said:
         await anyio.sleep(0.01)
         said += capsys.readouterr().out
-        if "box/good" in said and "box/bad" in said:
+        if re.search("(?s)good.*bad|bad.*good", said) and "box/none" in said:
             later[0] = 10
     gate.touch()
     assert await checking == 1 and "box/slow  " in capsys.readouterr().out
-    [warning] = [each for each in log.records if each.levelname == "WARNING"]
-    assert "no_*" in warning.getMessage()
+    assert re.search("WARNING .*box/good.*no_[*]", log.text)
+    assert not re.search("box/none +ok", said)  # a misspelt pattern, most likely
     failed = r"box/bad +FAILED +\d+\.\d s .*status 3.*\n +first words\n +last words\n"
     assert re.search(failed, said) and len(noted_pids(notes)) == 1
     assert re.search(r"box/good +ok +\d+\.\d s +2 tools +[\d,]+ bytes", said)
 
 
-async def test_check_tells_what_a_models_context_holds(capsys: Capture) -> None:
+async def test_check_tells_what_a_models_context_holds(
+    capsys: Capture, log: Logs
+) -> None:
+    """Before anything is opened, with all of it, and natively."""
     assert await workbench.check(workbench.parse_config({"mcpServers": {}})) == 1
     assert "No server" in capsys.readouterr().out
-    unsent = {"title": "t" * 9_999, "annotations": {"title": "t" * 9_999}}
-    tools = [tool("x", description="ä" * 5_000, **unsent), tool("filtered out")]
-    data = {"mcpServers": {"s": local(tools=tools) | {"toolFilters": ["x"]}}}
+    tools = "[tool('x', **more), tool('filtered out')]"
+    code = "title = {'title': 't' * 9_999}\n"
+    code += "more = {'description': 'ä' * 5_000, 'annotations': title} | title\n"
+    code += f"answer(request, {{'tools': {tools}}})"
+    its = local(on={"tools_list": code})
+    data = {"mcpServers": {"s": its | {"toolFilters": ["x"]}}}
     data["mcpServers"]["s"]["description"] = "A box " * 1_000
+    ourselves = {"command": sys.executable, "args": [workbench.__file__, "its.json"]}
+    data["mcpServers"]["ourselves"] = ourselves  # as in the file of a client
     assert await workbench.check(workbench.parse_config(data)) == 0
     server, *rest = capsys.readouterr().out.replace(",", "").splitlines()
     assert re.match("s +ok .* 1 tools? ", server)  # its toolbox has the same name
-    own, native = map(int, re.findall("([0-9]+) bytes", " ".join(rest)))
-    assert 6_600 < own < 7_300
+    [answer] = map(int, re.findall("([0-9]+) bytes", server))
+    own, opened, native = map(int, re.findall("([0-9]+) bytes", " ".join(rest)))
+    assert 6_600 < own < 7_500
+    assert opened == pytest.approx(own + answer, abs=200)
     assert native == pytest.approx(10_050, abs=50)
-    assert len(rest) == 2
+    assert re.search("WARNING .*ourselves", log.text)
 
 
 TEXTS = [{"type": "text", "text": "a é"}, {"type": "text", "text": "b"}]
@@ -2185,7 +2505,7 @@ CALLS = [  # a tool and its arguments; the status, stdout, and what stderr tells
 
 
 async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
-    config = workbench.parse_config(configuration(s=local(eras=BOTH)))
+    config = workbench.parse_config(configuration(s=local()))
     for name, arguments, status, stdout, why in CALLS:
         assert await workbench.call_once(config, name, arguments) == status
         printed = capsys.readouterr()
@@ -2193,19 +2513,41 @@ async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> No
     mixed = json.dumps({"content": BLOCKS})
     assert await workbench.call_once(config, "box__s__result", mixed) == 0
     assert json.loads(capsys.readouterr().out)["content"][0] == BLOCKS[0]
-    assert await workbench.call_once(config, "box__s__seen") == 0
-    assert json.loads(capsys.readouterr().out)["era"] == OLDER
+
+
+def test_call_prints_utf_8_into_a_pipe(tmp_path: Path) -> None:
+    said = "Größe 漢字 😀"
+    arguments = json.dumps({"content": [{"type": "text", "text": said}]})
+    config = configuration(s=local())
+    line = command(tmp_path, config, "--call", "box__s__result", arguments)
+    variables = os.environ | {"PYTHONUTF8": "0", "LC_ALL": "C"}
+    variables.pop("PYTHONIOENCODING", None)
+    ended = subprocess.run(line, stdout=PIPE, check=True, env=variables)
+    assert ended.stdout.decode("utf-8").strip() == said
+
+
+def test_a_client_that_never_reads_stderr_stops_nothing(tmp_path: Path) -> None:
+    loud = {"tools_call": "os.write(2, b'a line that nobody reads\\n' * 9_000); "}
+    loud["tools_call"] += "answer(request, text_result('done'))"
+    with Wire(tmp_path, stdio={"stderr": PIPE}, loud=loud) as wire:
+        wire.initialize()
+        assert [wire.use("loud"), wire.use("good")] == ["done", "{}"]
+        wire.end("end of stdin")
+        assert wire.status() == 0
 
 
 STUBBORN = """
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+for number in {signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)}:
     signal.signal(number, lambda *_: self.note("signalled"))
-if os.fork():
-    self.start(0)
-self.note(os.getpid())  # by a child as well, which has its stdin and stdout
-while True:
-    signal.pause()
 """
+LASTS = STUBBORN + "time.sleep(9999)"
+STUBBORN += f"""
+self.bear({LASTS!r})
+self.start(0)
+self.note("ended")
+time.sleep(9999)
+"""
+WARNED = "ended" if WINDOWS else "signalled"  # as a server is before it is killed
 HANG = "self.hang()"
 FLOOD = "os.write(2, b'a line that nobody reads\\n' * 9_000)\n"
 FLOOD += "self.result(request, text_result('x' * 1_000_000))"
@@ -2216,10 +2558,13 @@ SERVERS = {
 }
 ONCE = ["SIGTERM", "end of stdin", "closed stdout"]
 TWICE = ["SIGINT and SIGTERM", "end of stdin and SIGTERM", "closed stdout"]
+if WINDOWS:  # where SIGTERM kills
+    TWICE[0] = "end of stdin"
 STATES = {  # how it ends, and what is called before, beside a server that ignores that
     "half open, with a call": (TWICE, ["initialize", "call"]),
     "remote servers that do not answer": (ONCE, ["silent"] * 8),
     "a client that reads nothing": (ONCE, ["big"] * 3),
+    "three handshakes": (["end of stdin"], ["handshake", "stubborn"] * 2),
 }
 
 
@@ -2231,17 +2576,21 @@ def check_ending(folder: Path, endings: str, called: list[str], silent: Any) -> 
     with Wire(folder, stdio=stdio, **servers) as wire:
         wire.initialize().use("stubborn")
         for server in called:
-            wire.begin_use(server, folder=str(folder))
+            if server == "handshake":
+                wire.begin("initialize", **HANDSHAKE)
+            else:
+                wire.begin_use(server, folder=str(folder))
         if "big" in called:
-            assert select.select([wire.process.stdout], [], [], 5)[0]
-        else:
+            anyio.run(until, lambda: has_output(wire.process.stdout), 5)
+        elif "handshake" not in called:
             wire.hanging(len(called))
         for number, ending in enumerate(endings.split(" and ")):
             if number:  # after the stubborn one has ignored the first
-                anyio.run(until, lambda: "signalled" in wire.notes.read_text())
+                anyio.run(until, lambda: WARNED in wire.notes.read_text())
             wire.end(ending)
-        assert wire.status() == 0
-        assert "signalled" in wire.notes.read_text()  # it comes before SIGKILL
+        was_killed = WINDOWS and "SIGTERM" in endings
+        assert wire.status() == was_killed
+        assert WARNED in wire.notes.read_text() or was_killed
 
 
 async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> None:
@@ -2250,7 +2599,7 @@ async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> Non
         path.write_text(path.read_text() + "hangs\n")
         await anyio.sleep_forever()
 
-    remote.answers.update(echo=hang_up)
+    remote.answers.update(echo=hang_up, DELETE=remote.wait)
     runs: dict[str, Any] = {}
     for state, (all_endings, called) in STATES.items():
         for endings in all_endings:
@@ -2261,13 +2610,45 @@ async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> Non
     assert dict(zip(runs, failures, strict=True)) == dict.fromkeys(runs)
 
 
-def test_a_client_may_initialize_after_it_has_probed(tmp_path: Path) -> None:
+CTRL_C = """
+import os, pathlib, signal, sys
+sys.path.insert(0, sys.argv[1])
+import test_workbench as tests
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+folder = pathlib.Path(sys.argv[2])
+with tests.Wire(folder, stubborn={"start": tests.STUBBORN}) as wire:
+    wire.initialize().use("stubborn")
+    os.kill(0, signal.CTRL_C_EVENT)  # to all in this console
+    sys.exit(wire.status())
+"""
+
+
+@ON_WINDOWS
+def test_ctrl_c_ends_it_and_it_ends_its_servers(tmp_path: Path, notes: Path) -> None:
+    """They have not had it themselves: they were asked to end, then killed."""
+    line = [sys.executable, "-c", CTRL_C, str(Path(__file__).parent), str(tmp_path)]
+    its_own_console = getattr(subprocess, "CREATE_NEW_CONSOLE", 0)
+    ended = subprocess.run(line, creationflags=its_own_console, check=False)
+    assert ended.returncode == 0
+    assert "ended" in notes.read_text() and "signalled" not in notes.read_text()
+
+
+def test_a_client_that_probes_and_initializes_at_once_is_served(tmp_path: Path) -> None:
+    """The older era is spoken then, in which every server can ask the client."""
+    meta = {f"{RESERVED}protocolVersion": MODERN, CAPABILITIES: {}}
+    with Wire(tmp_path) as wire:
+        probe = wire.begin("server/discover", _meta=meta)
+        handshake = wire.begin("initialize", **HANDSHAKE)
+        assert wire.answer(probe)["error"]["code"] == -32601
+        assert wire.answer(handshake)["result"]["protocolVersion"] == OLDER
+        assert wire.use("good") == "{}"
+
+
+def test_a_client_that_insists_on_2026_can_list_and_call(tmp_path: Path) -> None:
     meta = {f"{RESERVED}protocolVersion": MODERN, CAPABILITIES: {}}
     with Wire(tmp_path) as wire:
         wire.begin("server/discover", _meta=meta)
+        listing = wire.begin("tools/list", _meta=meta)
         call = wire.begin("tools/call", name="open_toolbox", arguments=BOX, _meta=meta)
-        assert wire.answer(call)["result"]["resultType"] == "complete"
-        assert wire.initialize().use("good") == "{}"
-        anyio.run(until, lambda: len(wire.servers_left()) == 1)
-        wire.end("end of stdin")
-        assert wire.status() == 0
+        assert len(wire.answer(listing)["result"]["tools"]) == 2
+        assert "box__good__echo" in str(wire.answer(call)["result"]["content"])

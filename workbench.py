@@ -2,22 +2,24 @@
 # requires-python = ">=3.11"
 # dependencies = ["mcp>=2.3,<3"]
 # ///
-"""MCP Workbench: one MCP server in front of many, grouped into named toolboxes.
+"""MCP Workbench puts many MCP servers, grouped into named toolboxes, behind two tools.
 
-A model sees two meta-tools: `open_toolbox` starts a toolbox's servers and returns their
-tools, `use_tool` calls one by its full name, `{toolbox}__{server}__{tool}`.
+`open_toolbox` starts a toolbox's servers and returns their tools. `use_tool` calls a
+tool by its full name, `{toolbox}__{server}__{tool}`.
 
-    python workbench.py [CONFIG]                     serve over stdio
+    python workbench.py [CONFIG]                     serve the workbench over stdio
     python workbench.py [CONFIG] --check             start every server, report on each
-    python workbench.py [CONFIG] --call NAME [JSON]  call one tool
-    python workbench.py --toolbox [--http PORT]      serve the built-in echo/time tools
+    python workbench.py [CONFIG] --call NAME [JSON]  call one tool by its full name
+    python workbench.py --toolbox                    serve the built-in echo/time tools
+    python workbench.py --toolbox --http PORT        ... over HTTP
 
 Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, else a built-in demo.
 
-The protocol has two eras. In the older one (up to 2025-11-25) a client begins with
-`initialize`, and a server may ask and log at any time; in the newer one (2026-07-28)
-there is `server/discover`, and a server's questions are the result of a call, which
-is repeated with the answers. https://modelcontextprotocol.io/specification
+The protocol has two eras. Up to 2025-11-25, a client begins with `initialize`, and a
+server may ask the client and log at any time. From 2026-07-28 on, a client begins with
+`server/discover`, and a server cannot ask. Most published servers know only the older
+era, so the workbench uses that era on both sides wherever it is understood.
+https://modelcontextprotocol.io/specification
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import argparse
 import asyncio
 import datetime
 import difflib
+import enum
 import fnmatch
 import functools
 import inspect
@@ -33,19 +36,24 @@ import json
 import logging
 import math
 import os
+import queue
 import re
 import select
+import shutil
 import signal
+import subprocess
 import sys
+import threading
 import zoneinfo
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NoReturn, cast, get_args
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple, cast, get_args
 
-# asyncio and anyio are both here: the SDK is written on anyio, whose cancel scopes also
-# serve us, while processes and pipes on the event loop are asyncio's alone.
+# The SDK is written on anyio, whose cancel scopes and task groups serve here as well.
+# Processes and pipes on the event loop are asyncio's alone.
 try:
     import tomllib
 
@@ -60,9 +68,9 @@ try:
     from mcp.server.sse import SseServerTransport
     from mcp.shared.dispatcher import ProgressFnT
     from mcp.shared.message import SessionMessage
-    from mcp.types.version import MODERN_PROTOCOL_VERSIONS
     from pydantic import BeforeValidator, Field, TypeAdapter
     from pydantic_core import ArgsKwargs, ValidationError, from_json, to_json
+    from starlette.datastructures import Headers
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -72,35 +80,40 @@ except ImportError as error:
 
 __version__ = "0.10.0"
 
-# In seconds. A client closes our stdin, waits 2 s, sends SIGTERM, waits 2 s and kills:
+# All timeouts are in seconds. A client that ends the workbench closes its stdin, waits
+# 2 s, sends SIGTERM, waits 2 s and kills it. The servers must have ended before that,
 # so 2 * EXIT_GRACE + DRAIN_TIMEOUT < EXIT_TIMEOUT < 4.
-OPEN_TIMEOUT = 5.0  # then `open_toolbox` answers with the servers that are up
-ANSWER_TIMEOUT = 50.0  # for servers to start: clients give up on a request at 60
-CONNECT_TIMEOUT = 180.0  # a first `npx` or `uvx` downloads its package
-REPLY_TIMEOUT = 10.0  # of a remote server, to be connected to; of any, to be probed
+OPEN_TIMEOUT = 5.0  # until `open_toolbox` answers with the servers that are up
+ANSWER_TIMEOUT = 50.0  # until a call answers anyway: clients give up after 60
+CONNECT_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
+REPLY_TIMEOUT = 10.0  # for a connection to a remote server, and for a notification
+HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new one
+LISTING_PAUSE = 1.0  # between two listings that a server's announcements cause
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
-EXIT_TIMEOUT = 3.2  # from a signal or the end of stdin, whatever may still hang
-DRAIN_TIMEOUT = 0.25  # of a process's output, after the first sign of its end
+EXIT_TIMEOUT = 3.2  # for the whole shutdown
+DRAIN_TIMEOUT = 0.25  # for the rest of a process's output after its end
 
 ANSWER_LIMIT = 20_000  # characters of an answer of `open_toolbox`
-MAX_PAGES = 250  # of one `tools/list`, before its server is taken to be looping
+TEXT_LIMIT = 1_000  # characters of one description, where an answer is too long
+MAX_PAGES = 250  # of one `tools/list`; a server with more pages is looping
 
 log = logging.getLogger("workbench")
-JSON = dict[str, Any]  # an object, as it is on the wire
+JSON = dict[str, Any]  # a JSON object
+OnProgress = ProgressFnT | None
 
 
 # === Configuration ====================================================================
-# From a file, ours or another client's, to a `WorkbenchConfig` that needs no more
-# checks: every problem is collected with its place, and told at once.
+# A file, ours or another client's, becomes a `WorkbenchConfig` that needs no further
+# checks. All problems of a file are reported together, each with its place.
 
 
 class ConfigError(SystemExit):
-    """A configuration that cannot be used: its file, then all its problems, by line."""
+    """A configuration cannot be used; the text names its file and every problem."""
 
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """One downstream server: a process (`command`) or a remote endpoint (`url`)."""
+    """A downstream server: either a process (`command`) or an endpoint (`url`)."""
 
     command: str = ""
     args: tuple[str, ...] = ()
@@ -108,16 +121,17 @@ class ServerConfig:
     cwd: str | None = None
     url: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
-    transport: str = ""  # of a URL: `sse`, or else Streamable HTTP
+    transport: str = ""  # with a URL: `sse`, or anything else for Streamable HTTP
     tool_filters: tuple[str, ...] = ("*",)
     excluded_tools: tuple[str, ...] = ()
 
     def allows(self, tool: str) -> bool:
-        """Whether the downstream tool of this name may be seen and called."""
-        fits = functools.partial(fnmatch.fnmatchcase, tool)
-        if any(map(fits, self.excluded_tools)):
-            return False
-        return any(map(fits, self.tool_filters))
+        """Whether a model may see and call the downstream tool of this name."""
+
+        def matches(patterns: tuple[str, ...]) -> bool:
+            return any(fnmatch.fnmatchcase(tool, pattern) for pattern in patterns)
+
+        return matches(self.tool_filters) and not matches(self.excluded_tools)
 
 
 @dataclass(frozen=True)
@@ -133,12 +147,12 @@ class WorkbenchConfig:
     """A checked configuration, with its `${VAR}` references expanded."""
 
     toolboxes: Mapping[str, ToolboxConfig]
-    variables: Mapping[str, str] = field(default_factory=dict)  # withheld from servers
-    secrets: tuple[str, ...] = ()  # the longest first: it may contain another
-    source: str = ""  # its file
+    withheld: Mapping[str, str] = field(default_factory=dict)  # variables, by name
+    secrets: tuple[str, ...] = ()  # longest first, because one may contain another
+    source: str = ""  # the path of the file
 
     def mask(self, text: str) -> str:
-        """A text fit to be shown, without secrets and control characters."""
+        """The text without secrets and control characters, fit to be shown."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
         return _CONTROLS.sub(" ", text)
@@ -157,18 +171,26 @@ _FIELDS: dict[str, tuple[type, str]] = {
     "tool_filters": (list, "toolFilters includeTools enabled_tools tools"),
     "excluded_tools": (list, "excludeTools disabledTools disabled_tools"),
 }
+_FILTER_KEYS = f"{_FIELDS['tool_filters'][1]} {_FIELDS['excluded_tools'][1]}".split()
 _KNOWN_KEYS = {"description", "mcpServers", "disabled", "enabled"}
 _KNOWN_KEYS |= {key for _, keys in _FIELDS.values() for key in keys.split()}
 _TYPE_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
 _TYPE_NAMES |= {bool: "a boolean", type(None): "nothing"}
-_VARIABLE = r"\$\{(?:env:)?([A-Z_][A-Z0-9_]*)"
-_FOREIGN = r"\$\{[^}]*\}|\$[A-Z_][A-Z0-9_]*\b"
-_REFERENCE = re.compile(rf"{_VARIABLE}(?::-([^}}]*))?\}}|({_FOREIGN})|\$\{{")
-# Editors write JSON with comments and trailing commas; in a string, neither is one.
-_COMMENT = r"//[^\n]*|/\*.*?\*/"
-_NOISE = rf'(?s)("(?:[^"\\]|\\.)*")|{_COMMENT}|,(?=(?:\s|{_COMMENT})*+[\]}}])'
-# Terminal sequences and control characters, all but the line feed.
+_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Z_][A-Z0-9_]*)")
+_REFERENCE = re.compile(
+    r"""\$\{ (?:env:)? (?P<name> [A-Z_][A-Z0-9_]* ) (?: :- (?P<default> [^}]* ) )? \}
+    | (?P<foreign> \$\{ [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b )  # of a client, of a shell
+    | \$\{  # not closed""",
+    re.VERBOSE,
+)
+# Editors write JSON with comments and trailing commas. A string is matched first,
+# because neither means anything inside a string.
+_STRING = r'(?P<string> " (?: [^"\\] | \\. )* " )'
+_COMMENT = re.compile(_STRING + r"| // [^\n]* | /\* .*? \*/", re.VERBOSE | re.DOTALL)
+_TRAILING_COMMA = re.compile(_STRING + r"| , (?= \s* [\]}] )", re.VERBOSE | re.DOTALL)
+# Terminal sequences and control characters, except the line feed.
 _CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+_OUR_ENTRY = "the workbench's entry in your client"
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
 Dynamic mode was removed in version 0.10.0.
@@ -178,161 +200,261 @@ For migration guidance, see: "Upgrading" in README.md"""
 
 @dataclass
 class _ConfigReader:
-    """Reads a decoded configuration; collects its secrets, and problems by place."""
+    """Reads a decoded configuration; collects its secrets, and problems with places."""
 
     problems: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
 
-    def read_toolboxes(self, file: Any) -> dict[str, ToolboxConfig]:
-        """The toolboxes of a file; each server of another client's file is its own."""
-        data = self.expect("configuration", file, dict)
-        tables = {key: data[key] for key in _TABLE_KEYS if key in data}
-        # `claude mcp add` writes into the entry of the project in ~/.claude.json.
-        with suppress(LookupError, TypeError, OSError):
-            cwd = os.getcwd()
-            tables[f"projects.{cwd}.mcpServers"] = data["projects"][cwd]["mcpServers"]
-        if "toolboxes" in tables:
-            tables = {"toolboxes": tables["toolboxes"]}
-        if not tables:
-            self.problems.append(f"configuration: expected {' or '.join(_TABLE_KEYS)}")
+    def read_file(self, content: Any) -> dict[str, ToolboxConfig]:
+        """The toolboxes of a file, be it ours or another client's."""
+        data = self.expect("configuration", content, dict)
         if data.get("toolMode", "proxy") != "proxy":
             self.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
+        tables = _find_tables(data)
+        if "toolboxes" in tables:
+            for path in tables.keys() - {"toolboxes"}:
+                log.warning("%s: not served, because there are toolboxes as well", path)
+            return self.read_toolboxes(tables["toolboxes"])
+        if not tables:
+            expected = " or ".join(_TABLE_KEYS)
+            self.problems.append(f"configuration: expected {expected} in {[*data]}")
+        return self.read_client_servers(tables)
+
+    def read_toolboxes(self, table: Any) -> dict[str, ToolboxConfig]:
+        """The toolboxes of our own format."""
         toolboxes = {}
-        for place, table in tables.items():
-            for name, at, entry in self.entries(place, table):
-                about = entry.get("description") or f"Tools of the MCP server '{name}'"
-                members = iter([(name, at, entry)])
-                if place == "toolboxes":
-                    about = entry.get("description") or None
-                    members = self.entries(f"{at}.mcpServers", entry.get("mcpServers"))
-                servers = {one: self.read_server(p, each) for one, p, each in members}
-                description = self.read(f"{at}.description", about, str)
+        for name, path, entry in self.entries("toolboxes", table):
+            text = entry.get("description") or None
+            description = self.read(f"{path}.description", text, str)
+            members = self.entries(f"{path}.mcpServers", entry.get("mcpServers"))
+            servers = {name: self.read_server(at, one) for name, at, one in members}
+            toolboxes[name] = ToolboxConfig(description, servers)
+        return toolboxes
+
+    def read_client_servers(self, tables: JSON) -> dict[str, ToolboxConfig]:
+        """Another client's servers, each of them as a toolbox of its own."""
+        toolboxes = {}
+        for table_path, table in tables.items():
+            for name, path, entry in self.entries(table_path, table):
+                text = entry.get("description") or f"Tools of the MCP server '{name}'"
+                description = self.read(f"{path}.description", text, str)
+                servers = {name: self.read_server(path, entry)}
                 toolboxes[name] = ToolboxConfig(description, servers)
         return toolboxes
 
-    def entries(self, place: str, table: Any) -> Iterator[tuple[str, str, JSON]]:
-        """Name, place and content of each toolbox or server that is not left out."""
-        for name, value in self.expect(place, table, dict).items():
-            at = f"{place}.{name}"
+    def entries(self, table_path: str, table: Any) -> Iterator[tuple[str, str, JSON]]:
+        """Name, path and content of each toolbox or server that is switched on."""
+        for name, value in self.expect(table_path, table, dict).items():
+            path = f"{table_path}.{name}"
             if name.startswith("_"):
                 continue  # a comment
-            entry = self.expect(at, value, dict)
+            entry = self.expect(path, value, dict)
             if entry.get("disabled") or not entry.get("enabled", True):
                 continue
-            if "__" in f"_{name}_":
-                self.problems.append(f"{at}: a name must not have '__' or end in '_'")
-            unknown = {key for key in entry if not key.startswith("_")} - _KNOWN_KEYS
-            if unknown:
-                log.warning("%s: unknown keys %s, ignored", at, sorted(unknown))
-            yield name, at, entry
+            if _starts_this_file(entry):
+                log.warning("%s: left out, because it starts this workbench", path)
+                continue
+            if not name or "__" in name or name.endswith("_"):
+                self.problems.append(f"{path}: a name must not have '__' or end in '_'")
+            self.check_keys(path, entry)
+            yield name, path, entry
 
-    def read_server(self, at: str, entry: JSON) -> ServerConfig:
-        """One server entry, as this or another client writes it."""
+    def check_keys(self, path: str, entry: JSON) -> None:
+        """Warn of unknown keys; a misspelt filter would offer every tool."""
+        unknown = [key for key in entry if key not in _KNOWN_KEYS and key[:1] != "_"]
+        for key in unknown:
+            forms = _without_one_letter(key)
+            if any(forms & _without_one_letter(known) for known in _FILTER_KEYS):
+                expected = f"expected one of {', '.join(_FILTER_KEYS)}"
+                self.problems.append(f"{path}.{key}: {expected}")
+        if unknown:
+            log.warning("%s: unknown keys %s, ignored", path, sorted(unknown))
+
+    def read_server(self, path: str, entry: JSON) -> ServerConfig:
+        """One server entry, in the spelling of this or another client."""
         values: JSON = {}
         for name, (kind, spellings) in _FIELDS.items():
-            for key in spellings.split():
-                value = entry.get(key)
-                if key == "tools" and isinstance(value, dict):
-                    continue  # Codex keeps there which of them were approved
-                # Clients write these for what is not there, and for all tools.
-                if value not in (None, "", "*"):
-                    values[name] = self.read(f"{at}.{key}", value, kind)
+            for key, value in _given(entry, spellings):
+                value = self.read(f"{path}.{key}", value, kind)
+                if name == "excluded_tools":
+                    value = values.get(name, ()) + value
+                elif name == "tool_filters" and values.get(name, value) != value:
+                    expected = f"expected the same tools in {spellings}"
+                    self.problems.append(f"{path}.{key}: {expected}")
+                values[name] = value
         if ("command" in values) == ("url" in values):
-            self.problems.append(f"{at}: expected either command or url in {[*entry]}")
-        config = ServerConfig(**values)
-        # The login and the query of a URL.
-        texts = re.findall(r"(?<=//)[^/?#]*(?=@)|(?<=\?).*", config.url)
-        texts += config.headers.values()
-        # A part may be told alone, such as the token of `Bearer TOKEN`.
-        parts = re.split(r"[\s:#&=]+", " ".join(texts))
-        self.secrets += [*texts, *parts, *config.env.values()]
-        return config
+            self.problems.append(f"{path}: expected command or url in {[*entry]}")
+        server = ServerConfig(**values)
+        self.secrets += _find_secrets(server)
+        return server
 
-    def read(self, at: str, value: Any, kind: type) -> Any:
+    def read(self, path: str, value: Any, kind: type) -> Any:
         """A string, a list or an object of strings, with references expanded."""
-        value = self.expect(at, value, kind)
+        if kind is list and value == "*":
+            value = ["*"]
+        value = self.expect(path, value, kind)
         if kind is list:
-            return tuple(self.read(f"{at}[{i}]", v, str) for i, v in enumerate(value))
+            return tuple(self.read(f"{path}[{i}]", v, str) for i, v in enumerate(value))
         if kind is dict:
-            return {key: self.read(f"{at}.{key}", value[key], str) for key in value}
-        return _REFERENCE.sub(functools.partial(self.expand, at), value)
+            return {key: self.read(f"{path}.{key}", value[key], str) for key in value}
+        return _REFERENCE.sub(functools.partial(self.expand, path), value)
 
-    def expect(self, at: str, value: Any, kind: type) -> Any:
-        """The value, if it is of this JSON type; else an empty one, and a problem."""
+    def expect(self, path: str, value: Any, kind: type) -> Any:
+        """The value, if it is of this JSON type; otherwise an empty one."""
         if isinstance(value, kind):
             return value
-        # The type alone: the value may be secret.
+        # Only the type is shown, because the value may be secret.
         found = _TYPE_NAMES.get(type(value), "a number")
-        self.problems.append(f"{at}: expected {_TYPE_NAMES[kind]}, found {found}")
+        self.problems.append(f"{path}: expected {_TYPE_NAMES[kind]}, found {found}")
         return kind()
 
-    def expand(self, at: str, reference: re.Match[str]) -> str:
-        """The value of `${VAR}` or `${VAR:-default}`; what is neither stays as is."""
-        name, default, foreign = reference.groups()
+    def expand(self, path: str, reference: re.Match[str]) -> str:
+        """The value of `${VAR}` or `${VAR:-default}`; another reference unchanged."""
+        name, default, foreign = reference.group("name", "default", "foreign")
         value = os.environ.get(name or "", default)
         if foreign:
-            log.warning("%s: %s is no ${VARIABLE} and stays as it is", at, foreign)
-        elif value is None:
-            expected = "a variable that is set, or ${NAME:-default}"
-            self.problems.append(f"{at}: expected {expected}, not {reference[0]}")
-        return reference[0] if value is None else value
+            # The text is not shown, because it may be a password with a `$`.
+            log.warning("%s: a $ that begins no variable stays as it is", path)
+        elif value is not None:
+            return value
+        elif name:
+            how = f"set it in `env` of {_OUR_ENTRY}, or write ${{{name}:-default}}"
+            self.problems.append(f"{path}: ${{{name}}} is not set: {how}")
+        else:
+            self.problems.append(f"{path}: ${{ is not closed, expected ${{NAME}}")
+        return reference[0]
 
 
-def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchConfig:
-    """Check a configuration, decoded from this text; `ConfigError` for its problems."""
-    reader = _ConfigReader()
-    toolboxes = reader.read_toolboxes(data)
-    if reader.problems:
-        raise ConfigError("\n".join([f"{source}:", *reader.problems]))
-    # Wherever they stand, in a comment too: a token that is meant for one server must
-    # not reach the others because its key is misspelt, or its server switched off.
-    named = re.findall(_VARIABLE, text + json.dumps(data, default=str))
-    variables = {name: os.environ[name] for name in os.environ.keys() & set(named)}
-    secrets = reader.secrets + list(variables.values())
+def _find_tables(data: JSON) -> JSON:
+    """The tables of toolboxes or servers in a file, by their paths."""
+    tables = {key: data[key] for key in _TABLE_KEYS if key in data}
+    # `claude mcp add` writes into the project's entry in ~/.claude.json. On Windows,
+    # paths are equal whatever their slashes and their case.
+    with suppress(LookupError, TypeError, OSError):
+        projects = {Path(path): path for path in data["projects"]}
+        path = projects[Path.cwd()]
+        tables[f"projects.{path}.mcpServers"] = data["projects"][path]["mcpServers"]
+    return tables
+
+
+def _given(entry: JSON, spellings: str) -> Iterator[tuple[str, Any]]:
+    """The keys of an entry that give a value to a field with these spellings."""
+    for key in spellings.split():
+        value = entry.get(key)
+        # Codex keeps the approvals of tools under `tools`.
+        is_approvals = key == "tools" and isinstance(value, dict)
+        if value not in (None, "") and not is_approvals:
+            yield key, value
+
+
+def _starts_this_file(entry: JSON) -> bool:
+    """Whether an entry starts a workbench, such as a client's entry for this one."""
+    args = entry.get("args")
+    words = [entry.get("command"), *(args if isinstance(args, list) else ())]
+    files = {os.path.abspath(os.path.expanduser(str(word))) for word in words}
+    return "--toolbox" not in words and os.path.abspath(__file__) in files
+
+
+def _without_one_letter(key: str) -> set[str]:
+    """A key in small letters, and as often again with one of them left out.
+
+    Two keys whose sets meet are at most a letter and its case apart.
+    """
+    small = key.lower()
+    return {small} | {small[:i] + small[i + 1 :] for i in range(len(small))}
+
+
+def _find_secrets(server: ServerConfig) -> list[str]:
+    """The parts of a server's configuration that no log and no error may show."""
+    address = server.url.partition("//")[2]
+    login = address.rpartition("@")[0]
+    texts = [login, login.partition(":")[2], address.partition("?")[2]]
+    texts += server.headers.values()
+    # A part may be shown alone, such as the token of `Bearer TOKEN`.
+    parts = re.split(r"[\s:/?#&=@]+", " ".join(texts))
+    return [*texts, *parts, *server.env.values()]
+
+
+def _find_forms(secrets: list[str]) -> tuple[str, ...]:
+    """The forms in which secrets may appear, the longest first."""
     forms: set[str] = set()
-    # Their lines as well: what a server writes to stderr is shown line by line.
+    # The lines of a secret are secrets, because stderr is shown line by line.
     for secret in secrets + "\n".join(secrets).splitlines():
-        # Nobody could act on an error that hides which file was not found.
+        # A path is shown, or nobody could see which file was not found.
         if len(secret.strip()) >= 8 and not os.path.exists(secret):
             escaped = json.dumps(secret, ensure_ascii=False)[1:-1]
             forms |= {secret, escaped, json.dumps(secret)[1:-1]}
-    longest_first = tuple(sorted(forms, key=len, reverse=True))
-    return WorkbenchConfig(toolboxes, variables, longest_first, source)
+    return tuple(sorted(forms, key=len, reverse=True))
+
+
+def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchConfig:
+    """Check a configuration that was decoded from this text. Raises `ConfigError`."""
+    reader = _ConfigReader()
+    toolboxes = reader.read_file(data)
+    if reader.problems:
+        raise ConfigError("\n".join([f"{source}:", *reader.problems]))
+    # Variables are collected from the raw text, so that a misspelt or disabled entry
+    # cannot leak its token to other servers.
+    named = set(_VARIABLE.findall(text + json.dumps(data, default=str)))
+    withheld = {name: os.environ[name] for name in os.environ.keys() & named}
+    secrets = _find_forms([*withheld.values(), *reader.secrets])
+    return WorkbenchConfig(toolboxes, withheld, secrets, source)
 
 
 def find_config(argument: str | None) -> WorkbenchConfig:
-    """The configuration to serve, of a file or the demo; `ConfigError` for a fault."""
+    """The configuration to serve: a file's, or the demo. Raises `ConfigError`."""
     path = argument or os.environ.get("WORKBENCH_CONFIG")
     if not path and os.path.exists("workbench-config.json"):
         path = "workbench-config.json"
-    if not path:
-        server = ServerConfig(sys.executable, (os.path.abspath(__file__), "--toolbox"))
-        note = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
-        demo = ToolboxConfig(f"Echo and time. {note}", {"toolbox": server})
-        return WorkbenchConfig({"demo": demo}, source=note)
+    if path:
+        data, text = _read_file(path)
+        return parse_config(data, path, text)
+    server = ServerConfig(sys.executable, (os.path.abspath(__file__), "--toolbox"))
+    note = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
+    demo = ToolboxConfig(f"Echo and time. {note}", {"toolbox": server})
+    return WorkbenchConfig({"demo": demo}, source=note)
+
+
+def _read_file(path: str) -> tuple[Any, str]:
+    """The content of a file, decoded and as it is. Raises `ConfigError`."""
+    language = "TOML, because of its name" if path.endswith(".toml") else "JSON"
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read()
-        if path.endswith(".toml"):
-            data = tomllib.loads(text)
-        else:
-            # Spaces in their place keep the lines and columns in errors.
-            plain = re.sub(_NOISE, lambda m: m[1] or re.sub(".", " ", m[0]), text)
-            data = from_json(plain)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: cannot be read as JSON or TOML: {error}") from None
-    return parse_config(data, path, text)
+        text = Path(path).read_text(encoding="utf-8-sig")
+        if language != "JSON":
+            return tomllib.loads(text), text
+        plain = _TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, text))
+        if not plain.strip():
+            raise ValueError("the file is empty")
+        return from_json(plain), text
+    except FileNotFoundError:
+        problem = "no such file"
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError:
+        problem = "expected UTF-8: save the file as UTF-8"
+    except (ValueError, RecursionError) as error:
+        problem = f"cannot be read as {language}: {error}"
+    raise ConfigError(f"{path}: {problem}")
+
+
+def _blank(match: re.Match[str]) -> str:
+    """A string unchanged; anything else as spaces, so that errors name right places."""
+    return match["string"] or re.sub(".", " ", match[0])
 
 
 # === Tool names =======================================================================
-# In full, it is `{toolbox}__{server}__{tool}`, and only the tool's part may have `__`.
+# A full name is `{toolbox}__{server}__{tool}`. Only the tool's part may contain `__`,
+# so a full name splits in one way.
 
 
 def find_patterns(patterns: list[str], *names: str) -> set[str]:
-    """Those that match toolbox, server and tool, or may do so if no tool is given."""
+    """The patterns that match a toolbox, a server and a tool.
+
+    Without a tool, the patterns that can match some tool of that server.
+    """
     found = set()
     for pattern in patterns:
-        # From the right: `read_*` is of any server, `slack__*` all of one.
+        # Parts count from the right: `read_*` is of any server, `slack__*` of one.
         parts = ["*", "*", *pattern.split("__", 2)][-3:]
         if all(map(fnmatch.fnmatchcase, names, parts)):
             found.add(pattern)
@@ -340,15 +462,96 @@ def find_patterns(patterns: list[str], *names: str) -> set[str]:
 
 
 # === Workbench ========================================================================
-# The open toolboxes and the way through them: what the meta-tools do, without MCP.
+# The open toolboxes and their servers. The meta-tools call this section, which knows
+# nothing of the MCP server in front of it.
 
 
 class ToolError(Exception):
-    """What went wrong, in one sentence for the model: a result with `isError`."""
+    """An error that a model can act on, in one sentence: a result with `isError`."""
 
 
-class Unreached(ToolError):
-    """A request that its server has never seen: it may be sent once more."""
+class NotDelivered(ToolError):
+    """A request has not reached its server, so that it may be sent once more."""
+
+
+@dataclass
+class DownstreamServer:
+    """A configured server, from the first use of its toolbox to the end of the program.
+
+    Each start of the server makes a new `Connection`. This object keeps what outlives a
+    connection, and it alone decides when the next one is made, what that one waits for,
+    and which calls are sent again.
+    """
+
+    toolbox: str
+    server: str
+    config: ServerConfig
+    workbench: Workbench
+    connection: Connection | None = None  # the last one
+    is_introduced: bool = False  # the model has its instructions, without a cut
+
+    def __post_init__(self) -> None:
+        self.name = f"{self.toolbox}/{self.server}"
+        self.prefix = f"{self.toolbox}__{self.server}__"
+
+    @property
+    def tools(self) -> Mapping[str, types.Tool]:
+        """The tools of the last connection, by their downstream names."""
+        return self.connection.tools if self.connection else {}
+
+    def start(self) -> Connection:
+        """The current connection, or a new one if there is none or it has closed.
+
+        Nothing is awaited between the check and the assignment. With an `await` there,
+        callers that come at once would start the server more than once.
+        """
+        former = self.connection
+        if former is not None and former.state <= State.UP:
+            return former
+        self.connection = Connection(self.name, self.config, self.workbench.upstream)
+        self.workbench.task_group.start_soon(self._run, self.connection, former)
+        return self.connection
+
+    async def _run(self, connection: Connection, former: Connection | None) -> None:
+        if former is not None and self.config.command:
+            # Two processes of one server would compete for a profile or a lock.
+            with anyio.move_on_after(HANDOVER_TIMEOUT):
+                await former.reach(State.ENDED)
+        await connection.run()
+
+    async def connect(self) -> Connection:
+        """Wait until the server is up with its current tools, or has failed to start."""
+        connection = self.start()
+        was_up = connection.state is State.UP
+        await connection.wait_until_current()
+        if was_up and connection.state is not State.UP:
+            # The listing has shown that the connection was lost earlier.
+            connection = self.start()
+            await connection.wait_until_current()
+        return connection
+
+    async def call(self, tool: str, params: JSON, on_progress: OnProgress) -> JSON:
+        """Call a tool of the server, which is started if it is not up.
+
+        A call that has not reached the server is sent once more, and no other call.
+        Raises `ToolError`, and whatever `Connection.call` raises.
+        """
+        subject = f"server '{self.name}'"
+        for _ in range(2):
+            connection = self.start()
+            if connection.state is not State.UP or tool not in connection.tools:
+                with anyio.move_on_after(ANSWER_TIMEOUT):
+                    connection = await self.connect()
+            if connection.state is not State.UP:
+                raise ToolError(f"{subject} is not up: {connection.describe_end()}")
+            if tool not in connection.tools:
+                near = self.workbench.find_nearest(self.prefix + tool)
+                raise ToolError(f"{subject} has no tool '{tool}', nearest: {near}")
+            try:
+                return await connection.call({**params, "name": tool}, on_progress)
+            except NotDelivered as error:
+                failure = error
+        raise ToolError(f"{subject} has not received the call: {failure}")
 
 
 @dataclass
@@ -356,218 +559,250 @@ class Workbench:
     """The state of a running workbench, for one client."""
 
     config: WorkbenchConfig
-    task_group: anyio.abc.TaskGroup  # of the connections: its end closes every toolbox
-    # By name, the last connection of each server that was opened or used.
-    open_toolboxes: dict[str, dict[str, Connection]] = field(default_factory=dict)
-    client: ServerSession | None = None  # of the client's last request
-    log_level: types.LoggingLevel = "debug"  # of what that client wants to see
-    probed: set[str] = field(default_factory=set)  # which may end of `server/discover`
+    upstream: Upstream
+    task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
+    # By name, the toolboxes that were opened or used, with all their servers.
+    open_toolboxes: dict[str, dict[str, DownstreamServer]] = field(default_factory=dict)
 
-    def start(self, toolbox: str, server: str) -> Connection:
-        """The connection of a server, a new one if it has none or that has ended."""
-        # Without any `await`: concurrent callers share one attempt.
-        connections = self.open_toolboxes.setdefault(toolbox, {})
-        if server not in connections or connections[server].ended:
-            connections[server] = Connection(self, toolbox, server)
-            self.task_group.start_soon(connections[server].run)
-        return connections[server]
-
-    async def connect(self, toolbox: str, server: str) -> Connection:
-        """Wait until a server is up, with its current tools, or cannot be started."""
-        connection = self.start(toolbox, server)
-        await connection.wait_until_current()
-        if connection.ended and connection.worth_restarting:
-            # That a remote server was restarted shows only when it is asked. And some
-            # end when they are probed: see `_negotiate`.
-            connection = self.start(toolbox, server)
-            await connection.wait_until_current()
-        return connection
-
-    def servers_of(self, toolbox: str) -> Mapping[str, ServerConfig]:
-        """The configured servers of a toolbox; `ToolError` if there is no such one."""
-        if toolbox in self.config.toolboxes:
-            return self.config.toolboxes[toolbox].servers
-        names = ", ".join(self.config.toolboxes)
-        raise ToolError(f"Toolbox '{toolbox}' not found. Available toolboxes: {names}")
+    def servers_of(self, toolbox: str) -> dict[str, DownstreamServer]:
+        """The servers of a toolbox, without starting them. Raises `ToolError`."""
+        if toolbox not in self.config.toolboxes:
+            names = ", ".join(self.config.toolboxes)
+            text = f"Toolbox '{toolbox}' not found. Available toolboxes: {names}"
+            raise ToolError(text)
+        if toolbox not in self.open_toolboxes:
+            self.open_toolboxes[toolbox] = {
+                name: DownstreamServer(toolbox, name, config, self)
+                for name, config in self.config.toolboxes[toolbox].servers.items()
+            }
+        return self.open_toolboxes[toolbox]
 
     async def open_toolbox(
         self, toolbox: str, patterns: list[str], on_progress: ProgressFnT
     ) -> JSON:
-        """Start what is not up of a toolbox's servers; their state and their tools.
+        """Start a toolbox's servers that are not up; return their state and tools.
 
-        Answers when all have settled, after `OPEN_TIMEOUT` if one is up by then, else
-        when the first is up, at the latest after `ANSWER_TIMEOUT`. Raises `ToolError`.
+        Answers when every server is up or has failed. Servers that take longer are
+        waited for until `OPEN_TIMEOUT` has passed and one server is up, but no longer
+        than `ANSWER_TIMEOUT`. Raises `ToolError`.
         """
         began = anyio.current_time()
-        names = self.servers_of(toolbox)
-        servers = [each for each in names if find_patterns(patterns, toolbox, each)]
-        settled: list[str] = []
+        every = self.servers_of(toolbox).values()
+        servers = [s for s in every if find_patterns(patterns, toolbox, s.server)]
+        settled: list[DownstreamServer] = []
 
-        async def wait_for(server: str) -> None:
-            connection = await self.connect(toolbox, server)
-            if connection.is_up:
+        async def wait_for(server: DownstreamServer) -> None:
+            connection = await server.connect()
+            if connection.state is State.UP:
                 waiting.cancel_scope.deadline = began + OPEN_TIMEOUT
             settled.append(server)
-            await on_progress(len(settled), len(servers), server)
+            await on_progress(len(settled), len(servers), server.server)
 
         async with anyio.create_task_group() as waiting:
             waiting.cancel_scope.deadline = began + ANSWER_TIMEOUT
             for server in servers:
                 waiting.start_soon(wait_for, server)
-        answer = self.describe(toolbox, servers, patterns)
+        description = self.config.toolboxes[toolbox].description
+        answer = describe_toolbox(toolbox, description, servers, patterns)
         failed = answer.get("servers_failed", {})
         if 0 < len(failed) == len(servers):
-            reasons = "; ".join(f"{each}: {why}" for each, why in failed.items())
+            reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
             raise ToolError(f"Toolbox '{toolbox}' could not be opened. {reasons}")
         return answer
 
-    def describe(self, toolbox: str, servers: list[str], patterns: list[str]) -> JSON:
-        """The result of `open_toolbox`: these servers' state and their tools."""
-        answer: JSON = {"toolbox": toolbox}
-        answer["description"] = self.config.toolboxes[toolbox].description
-        answer["servers_connected"] = 0
-        up = []
-        for server in servers:
-            connection = self.open_toolboxes[toolbox][server]
-            if connection.is_up:
-                up.append(connection)
-                answer["servers_connected"] += 1
-            elif connection.ended:
-                failed = answer.setdefault("servers_failed", {})
-                failed[server] = connection.describe_end()
-            else:
-                answer.setdefault("servers_connecting", []).append(server)
-        if "servers_connecting" in answer:
-            names = ", ".join(answer["servers_connecting"])
-            again = "Call open_toolbox again to get their tools."
-            answer["note"] = f"Still starting: {names}. {again}"
-        add_tools(answer, up, patterns)
-        return bounded(answer)
-
     async def use_tool(
-        self, toolbox: str, name: str, params: JSON, on_progress: ProgressFnT | None
+        self, toolbox: str, name: str, params: JSON, on_progress: OnProgress
     ) -> JSON:
-        """Call a tool by its full name, on its server, started if it is not up.
+        """Call a tool by its full name, on its server, which is started if necessary.
 
         `params` and the result are those of `tools/call` on the wire. Raises
         `ToolError`, or the `MCPError` of the server.
         """
-        servers = self.servers_of(toolbox)
-        if not name.startswith(tuple(f"{toolbox}__{server}__" for server in servers)):
-            expected = "a name {toolbox}__{server}__{tool} with one of the servers"
-            raise ToolError(f"expected {expected} {', '.join(servers)}")
-        _, server, tool = name.split("__", 2)
-        whose = f"server '{toolbox}/{server}'"
-        # Once more, if the server has not seen the call: none is sent twice.
-        for _ in range(2):
-            connection = self.start(toolbox, server)
-            if tool not in connection.tools:
-                with anyio.move_on_after(ANSWER_TIMEOUT):
-                    connection = await self.connect(toolbox, server)
-            if not connection.is_up:
-                raise ToolError(f"{whose} is not up: {connection.describe_end()}")
-            if tool not in connection.tools:
-                names = [f"{toolbox}__{server}__{each}" for each in connection.tools]
-                near = ", ".join(difflib.get_close_matches(name, names, cutoff=0))
-                raise ToolError(f"{whose} has no tool '{tool}', nearest: {near}")
-            try:
-                return await connection.call({**params, "name": tool}, on_progress)
-            except Unreached as error:
-                failure = str(error)
-        raise ToolError(f"{whose} has not seen the call: {failure}")
+        parts = name.split("__", 2)
+        if len(parts) == 3:
+            servers = self.servers_of(toolbox)
+            if parts[0] == toolbox and parts[1] in servers:
+                return await servers[parts[1]].call(parts[2], params, on_progress)
+        expected = f"a name {{toolbox}}__{{server}}__{{tool}} of toolbox '{toolbox}'"
+        near = self.find_nearest(name)
+        raise ToolError(f"expected {expected}, nearest: {near}")
+
+    def find_nearest(self, name: str) -> str:
+        """The full names that are most like this one.
+
+        A server whose tools are not known is taken to have the tool.
+        """
+        names = []
+        for toolbox, config in self.config.toolboxes.items():
+            opened = self.open_toolboxes.get(toolbox, {})
+            for server in config.servers:
+                tools = opened[server].tools if server in opened else {}
+                for tool in tools or [name.rpartition("__")[2]]:
+                    names.append(f"{toolbox}__{server}__{tool}")
+        return ", ".join(difflib.get_close_matches(name, names, cutoff=0))
+
+    def tell_roots_changed(self) -> None:
+        """Tell every open server that may ask for the client's roots to ask again."""
+        for toolbox in self.open_toolboxes.values():
+            for server in toolbox.values():
+                if server.connection is not None:
+                    self.task_group.start_soon(server.connection.tell_roots_changed)
 
 
 @asynccontextmanager
 async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]:
     """A workbench whose servers are all stopped when the block is left."""
+    environment = {k: v for k, v in os.environ.items() if k not in config.withheld}
+    # The SDK passes some variables to every server, such as PATH, whatever is withheld.
+    upstream = Upstream(config.mask, environment | get_default_environment())
     async with anyio.create_task_group() as task_group:
-        yield Workbench(config, task_group)
+        yield Workbench(config, upstream, task_group)
         task_group.cancel_scope.cancel()
 
 
-def add_tools(answer: JSON, up: list[Connection], patterns: list[str]) -> None:
-    """Put the tools that a pattern matches into an answer of `open_toolbox`.
+def describe_toolbox(
+    toolbox: str, description: str, servers: list[DownstreamServer], patterns: list[str]
+) -> JSON:
+    """The answer of `open_toolbox`: the state of these servers, and their tools.
 
-    Of a part, it says how many there are, so that a model may look wider; and a server
-    introduces itself only with the first part.
+    A server's own instructions come with every answer for the whole toolbox. With parts
+    of it, they come until they have been told without a cut.
     """
-    is_part = patterns != ["*"]
+    up = []
+    starting = []
+    failed = {}
+    texts = {}
+    for server in servers:
+        connection = server.connection
+        if connection is None or connection.state is State.STARTING:
+            starting.append(server)
+        elif connection.state is State.UP:
+            up.append(server)
+            text = connection.session.instructions
+            if text and (patterns == ["*"] or not server.is_introduced):
+                texts[server.server] = text
+        else:
+            failed[server.server] = connection.describe_end()
+    tools, note = find_tools(up, starting, patterns)
+    answer: JSON = {
+        "toolbox": toolbox,
+        "description": description,
+        "servers_connected": len(up),
+        "servers_failed": failed,
+        "servers_connecting": [server.server for server in starting],
+        "note": note,
+        "instructions": {**texts},
+        "tools": tools,
+    }
+    if json_length(answer) > ANSWER_LIMIT:
+        shrink(answer)
+    for server in up:
+        name = server.server
+        server.is_introduced |= answer["instructions"].get(name) == texts.get(name)
+    for key in ("servers_failed", "servers_connecting", "note", "instructions"):
+        if not answer[key]:
+            del answer[key]
+    return answer
+
+
+def find_tools(
+    up: list[DownstreamServer], starting: list[DownstreamServer], patterns: list[str]
+) -> tuple[list[JSON], str]:
+    """The entries of the tools that a pattern matches, and a note about them.
+
+    With patterns, the note has the total, so that the model can widen its search.
+    """
     unmatched = set(patterns)
-    total = 0
     tools = []
-    for connection in up:
-        text = connection.session.instructions
-        if text and not (is_part and connection.is_introduced):
-            answer.setdefault("instructions", {})[connection.server] = text
-        connection.is_introduced = True
-        total += len(connection.tools)
-        for name, tool in connection.tools.items():
-            found = find_patterns(patterns, connection.toolbox, connection.server, name)
+    for server in up:
+        for name, tool in server.tools.items():
+            found = find_patterns(patterns, server.toolbox, server.server, name)
             unmatched -= found
             if found:
-                tools.append(describe_tool(connection, tool))
-    if is_part:
-        names = ", ".join(connection.server for connection in up) or "no server"
-        note = f"{len(tools)} of {total} tools of {names} match."
-        if unmatched:
-            note += f" No tool matches {', '.join(sorted(unmatched))}."
-        answer["note"] = f"{note} {answer.get('note', '')}".strip()
-    answer["tools"] = tools
+                tools.append(describe_tool(server, tool))
+    notes = []
+    if patterns != ["*"]:
+        total = sum(len(server.tools) for server in up)
+        names = ", ".join(server.server for server in up) or "no server"
+        notes.append(f"{len(tools)} of {total} tools of {names} match.")
+    for server in starting:
+        unmatched -= find_patterns(patterns, server.toolbox, server.server)
+    if unmatched - {"*"}:
+        notes.append(f"No tool matches {', '.join(sorted(unmatched))}.")
+    if starting:
+        names = ", ".join(server.server for server in starting)
+        again = "Call open_toolbox again to get their tools."
+        notes.append(f"Still starting: {names}. {again}")
+    return tools, " ".join(notes)
 
 
-def describe_tool(connection: Connection, tool: types.Tool) -> JSON:
-    """What a model is told of a server's tool, and where it comes from."""
+def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
+    """The entry of a server's tool in an answer of `open_toolbox`."""
     schema = dict(tool.input_schema)
     schema.pop("$schema", None)
     entry: JSON = {
-        "name": f"{connection.toolbox}__{connection.server}__{tool.name}",
-        "description": tool.description or f"Tool from {connection.name}",
-        "source_server": connection.server,
-        "toolbox_name": connection.toolbox,
+        "name": server.prefix + tool.name,
+        "description": tool.description or f"Tool from {server.name}",
+        "source_server": server.server,
+        "toolbox_name": server.toolbox,
         "inputSchema": schema,
     }
-    given = (tool.annotations or types.ToolAnnotations()).model_dump(by_alias=True)
-    # The others are what a model assumes without them.
-    for hint, telling in (("readOnlyHint", True), ("destructiveHint", False)):
-        if given[hint] is telling:
-            entry.setdefault("annotations", {})[hint] = telling
+    hints = tool.annotations or types.ToolAnnotations()
+    # Any other hint equals the default of the protocol, or says nothing to a model.
+    if hints.read_only_hint is True:
+        entry["annotations"] = {"readOnlyHint": True}
+    if hints.destructive_hint is False:
+        entry.setdefault("annotations", {})["destructiveHint"] = False
     return entry
 
 
-def bounded(answer: JSON) -> JSON:
-    """An answer in `ANSWER_LIMIT` characters.
+def shrink(answer: JSON) -> None:
+    """Bring an answer of `open_toolbox` down to `ANSWER_LIMIT` characters.
 
-    The longest tools keep name and beginning of description, then only the name; no
-    more of them than necessary.
+    Long texts are cut first. Then the longest tools lose all but their name and the
+    beginning of their description, then all but their name, and no more tools than
+    necessary. The note says what was cut, and how to get it.
     """
-    if len(compact(answer)) <= ANSWER_LIMIT:
-        return answer
-    # What servers say at length must not cost all the tools.
-    for texts in (answer.get("instructions", {}), answer.get("servers_failed", {})):
-        for server, text in texts.items():
-            limit = ANSWER_LIMIT // 5 // len(texts)
-            texts[server] = _CONTROLS.sub(" ", text[:limit])  # each is six in JSON
-            if len(text) > limit:
-                texts[server] += "…"
     tools = answer["tools"]
-    about = f"of {len(tools)} tools are listed without inputSchema: call open_toolbox "
-    about += "with their names in 'tools' to get it."
-    # The note has a key and a number as well.
-    excess = len(compact(answer)) + len(about) + 20 - ANSWER_LIMIT
-    for kept in ({"name", "description"}, {"name"}):
-        for tool in sorted(tools, key=lambda tool: len(compact(tool)), reverse=True):
+    for texts in (answer["servers_failed"], answer["instructions"]):
+        # Many texts share a part of the answer, so that there is room for tools.
+        limit = min(TEXT_LIMIT, ANSWER_LIMIT // 4 // max(len(texts), 1))
+        for name, text in texts.items():
+            texts[name] = shorten(text, limit)
+    for tool in tools:
+        tool["description"] = shorten(tool["description"], TEXT_LIMIT)
+    note = answer["note"]
+    if "…" in "".join(answer["instructions"].values()):
+        note += " Open a part of a server to get its instructions without a cut."
+    how = "call open_toolbox with their names in 'tools' to get it"
+    about = f"of {len(tools)} tools are listed without inputSchema: {how}."
+    answer["note"] = f"{note} {len(tools)} {about}".strip()
+    excess = json_length(answer) - ANSWER_LIMIT
+    # A tool that is asked for alone always comes with its schema.
+    for kept in ({"name", "description"}, {"name"}) if len(tools) > 1 else ():
+        for tool in sorted(tools, key=json_length, reverse=True):
             if excess > 0:
-                excess -= len(compact(tool))
-                text = tool["description"].strip()
-                start = text.partition("\n")[0][:200]
-                tool["description"] = text if start == text else f"{start}…"
-                for key in tool.keys() - kept:
-                    del tool[key]
-                excess += len(compact(tool))
+                excess -= json_length(tool)
+                shorten_tool(tool, kept)
+                excess += json_length(tool)
     number = sum("inputSchema" not in tool for tool in tools)
-    if number:
-        answer["note"] = f"{answer.get('note', '')} {number} {about}".strip()
-    return answer
+    answer["note"] = (f"{note} {number} {about}" if number else note).strip()
+
+
+def shorten_tool(tool: JSON, kept: set[str]) -> None:
+    """Leave only these keys of a tool, and the beginning of its description."""
+    whole = tool["description"].strip()
+    line = whole.partition("\n")[0][:200]
+    tool["description"] = whole if line == whole else f"{line}…"
+    for key in tool.keys() - kept:
+        del tool[key]
+
+
+def shorten(text: str, limit: int) -> str:
+    """The first `limit` characters of a text, with `…` if there are more."""
+    # A control character would take six characters of JSON.
+    beginning = _CONTROLS.sub(" ", text[:limit])
+    return f"{beginning}…" if len(text) > limit else beginning
 
 
 def compact(value: Any) -> str:
@@ -575,35 +810,50 @@ def compact(value: Any) -> str:
     return to_json(value, inf_nan_mode="null").decode()
 
 
+def json_length(value: Any) -> int:
+    """The number of characters of a value as compact JSON."""
+    return len(compact(value))
+
+
 # === MCP server =======================================================================
 # The workbench as an MCP server: the two meta-tools on the SDK's low-level `Server`.
-# Here, and nowhere else, errors become results of tools, without secrets in them.
-
-# What clients are told of a tool; and what checks a call's arguments, and makes it.
-Tool = tuple[types.Tool, TypeAdapter[Any]]
+# Errors become results of tools, without secrets, in this section only.
 
 
-def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> Tool:
+class OwnTool(NamedTuple):
+    """A tool of ours: its declaration, and the adapter that checks and calls it."""
+
+    declaration: types.Tool
+    adapter: TypeAdapter[Any]
+
+
+def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> OwnTool:
     """A tool with a function's name, docstring, and parameters after the context."""
     adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, function))
     schema = adapter.json_schema()
     schema["required"].remove("context")
     del schema["properties"]["context"]
     for part in (schema, *schema["properties"].values()):
-        # Every model that is connected reads the schema, and needs neither.
+        # A model that is connected reads the schema, and needs neither.
         part.pop("title", None)
         part.pop("additionalProperties", None)
-    declared = types.Tool(name=function.__name__, title=title, input_schema=schema)
-    declared.description = inspect.getdoc(function)
-    return declared, adapter
+    declaration = types.Tool(name=function.__name__, title=title, input_schema=schema)
+    declaration.description = inspect.getdoc(function)
+    return OwnTool(declaration, adapter)
 
 
-def tool_server(name: str, tools: list[Tool], config: WorkbenchConfig) -> Server[Any]:
-    """A low-level MCP server of these tools; no secret of `config` is in its errors."""
-    adapters = {declared.name: adapter for declared, adapter in tools}
+def tool_server(
+    name: str, tools: list[OwnTool], config: WorkbenchConfig
+) -> Server[Any]:
+    """A low-level MCP server of these tools, whose errors have no secret of `config`.
+
+    A tool is called with the request's context and its validated arguments. A
+    `ToolError` becomes a result with `isError`, and an `MCPError` is passed on.
+    """
+    adapters = {tool.declaration.name: tool.adapter for tool in tools}
 
     async def list_all(*_: object) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[declared for declared, _ in tools])
+        return types.ListToolsResult(tools=[tool.declaration for tool in tools])
 
     async def call(context: Any, params: types.CallToolRequestParams) -> Any:
         if params.name not in adapters:
@@ -612,8 +862,11 @@ def tool_server(name: str, tools: list[Tool], config: WorkbenchConfig) -> Server
         given = ArgsKwargs((context,), params.arguments)
         try:
             result = await adapters[params.name].validate_python(given)
-        except (ToolError, ValidationError) as error:
-            result = text_result(config.mask(explain(error)), is_error=True)
+        except ValidationError as error:
+            # The arguments; an invalid answer of a server has become a `ToolError`.
+            result = text_result(config.mask(first_problem(error)), is_error=True)
+        except ToolError as error:
+            result = text_result(config.mask(str(error)), is_error=True)
         except MCPError as error:
             raise MCPError(error.code, config.mask(error.message), error.data) from None
         # A 2026-07-28 client needs the type; for others the SDK takes it out.
@@ -623,15 +876,23 @@ def tool_server(name: str, tools: list[Tool], config: WorkbenchConfig) -> Server
 
 
 def text_result(text: str, is_error: bool = False) -> JSON:
-    """A text as the result of a tool, as it is on the wire."""
+    """A text as the result of a tool, in its wire form."""
     return {"content": [{"type": "text", "text": text}], "isError": is_error}
 
 
 def _decode(value: Any) -> Any:
-    """What a string holds as JSON: models tend to send lists and objects so."""
+    """The JSON that a string holds: models send lists and objects as strings."""
     with suppress(TypeError, ValueError):
         value = from_json(value)
     return value or {}
+
+
+def _as_object(value: Any) -> Any:
+    decoded = _decode(value)
+    if isinstance(decoded, dict):
+        return decoded
+    found = _TYPE_NAMES.get(type(value), "a number")
+    raise ValueError(f"""expected a JSON object such as {{"a": 1}}, found {found}""")
 
 
 def _as_list(value: Any) -> Any:
@@ -639,8 +900,17 @@ def _as_list(value: Any) -> Any:
     return decoded if isinstance(decoded, list) else [value]
 
 
-_Arguments = Annotated[JSON, BeforeValidator(_decode), Field(default={})]
+_Arguments = Annotated[JSON, BeforeValidator(_as_object), Field(default={})]
 _Patterns = Annotated[list[str], BeforeValidator(_as_list), Field(default=["*"])]
+
+
+def _workbench_of(context: Any) -> Workbench:
+    """The workbench of a request, whose client its servers may ask from now on."""
+    workbench: Workbench = context.lifespan_context
+    # A client that insists on 2026-07-28 can be neither asked nor sent logs.
+    if context.session.can_send_request:
+        workbench.upstream.client = context.session
+    return workbench
 
 
 async def open_toolbox(context: Any, toolbox_name: str, tools: _Patterns) -> JSON:
@@ -649,30 +919,26 @@ async def open_toolbox(context: Any, toolbox_name: str, tools: _Patterns) -> JSO
     `tools`: names or patterns (* anywhere, several add up): read_* (any server),
     slack__* (server slack), full names. Large toolboxes come partly without schemas.
     """
-    workbench: Workbench = context.lifespan_context
-    workbench.client = context.session
+    workbench = _workbench_of(context)
     on_progress = context.session.report_progress
     answer = await workbench.open_toolbox(toolbox_name, tools, on_progress)
     return text_result(compact(answer))
 
 
-# Errors of a server that the client has to act on, and not the model; so are all of a
-# retry, which brings the client's answers.
+# Errors of a server that the client, not the model, must handle.
 _FOR_CLIENT = (types.URL_ELICITATION_REQUIRED, types.MISSING_REQUIRED_CLIENT_CAPABILITY)
-# What of a request's `_meta` belongs to one hop.
-_OF_THIS_HOP = re.compile(r"progressToken$|io\.modelcontextprotocol/")
+# `_meta` keys that apply to one hop and are not forwarded.
+_ONE_HOP = re.compile(r"progressToken$|io\.modelcontextprotocol/")
 
 
 async def use_tool(
     context: Any, toolbox_name: str, tool_name: str, arguments: _Arguments
 ) -> JSON:
     """Call a tool, by its full name from open_toolbox, as its inputSchema asks."""
-    workbench: Workbench = context.lifespan_context
-    workbench.client = context.session
+    workbench = _workbench_of(context)
     meta = context.params.get("_meta", {})
-    params = {**context.params, "arguments": arguments}
-    params["_meta"] = {key: meta[key] for key in meta if not _OF_THIS_HOP.match(key)}
-    of_retry = params.keys() & {"inputResponses", "requestState"}
+    forwarded = {key: meta[key] for key in meta if not _ONE_HOP.match(key)}
+    params = {"arguments": arguments, "_meta": forwarded}
     on_progress = context.session.report_progress if "progressToken" in meta else None
     place = f"Error executing tool '{tool_name}' in toolbox '{toolbox_name}'"
     try:
@@ -680,13 +946,13 @@ async def use_tool(
     except (ToolError, ValidationError) as error:
         raise ToolError(f"{place}: {explain(error)}") from None
     except MCPError as error:
-        if of_retry or error.code in _FOR_CLIENT:
+        if error.code in _FOR_CLIENT:
             raise
         raise ToolError(f"{place}: the server's error {error.code}: {error}") from None
 
 
 def instructions(config: WorkbenchConfig) -> str:
-    """What a client is told about the toolboxes on connecting, in plain text."""
+    """The plain text that tells a client about the toolboxes when it connects."""
     if not config.toolboxes:
         return f"No toolboxes configured. Add them to 'toolboxes' in {config.source}."
     lines = ["Available Toolboxes:"]
@@ -700,240 +966,282 @@ def instructions(config: WorkbenchConfig) -> str:
     return "\n".join(lines) + "then `use_tool` to invoke tools."
 
 
-def meta_tools(config: WorkbenchConfig) -> list[Tool]:
-    """The two meta-tools, with the names that a toolbox may have."""
-    tool, adapter = make_tool(open_toolbox, "Open Toolbox")
+def meta_tools(config: WorkbenchConfig) -> list[OwnTool]:
+    """The two meta-tools, with the names of the toolboxes in the schema."""
+    opening = make_tool(open_toolbox, "Open Toolbox")
     hints = types.ToolAnnotations(destructive_hint=False, idempotent_hint=True)
-    tool.annotations = hints
+    opening.declaration.annotations = hints
     if config.toolboxes:
-        # Many clients do not show the instructions, where the names are as well.
-        tool.input_schema["properties"]["toolbox_name"]["enum"] = list(config.toolboxes)
-    return [(tool, adapter), make_tool(use_tool, "Use Tool")]
+        # Many clients do not show the instructions, which have the names as well.
+        properties = opening.declaration.input_schema["properties"]
+        properties["toolbox_name"]["enum"] = list(config.toolboxes)
+    return [opening, make_tool(use_tool, "Use Tool")]
 
 
 def create_server(config: WorkbenchConfig) -> Server[Any]:
     """The workbench as a low-level MCP server, to be run for one client."""
 
     async def set_level(context: Any, params: types.SetLevelRequestParams) -> JSON:
-        context.lifespan_context.log_level = params.level
+        context.lifespan_context.upstream.log_level = params.level
         return {}
+
+    async def tell_roots_changed(context: Any, _: object) -> None:
+        context.lifespan_context.tell_roots_changed()
 
     server = tool_server("mcp-workbench", meta_tools(config), config)
     server.instructions = instructions(config)
     server.lifespan = lambda _: running_workbench(config)
-    # Not as an argument of `Server`, which warns that 2026-07-28 has it no more.
+    # As arguments of `Server`, these would warn that 2026-07-28 has them no more.
     level = types.SetLevelRequestParams
     server.add_request_handler("logging/setLevel", level, set_level)
+    changed = "notifications/roots/list_changed"
+    handle = server.add_notification_handler
+    handle(changed, types.NotificationParams, tell_roots_changed)
     return server
 
 
 # === Connections ======================================================================
-# One start of a server, to the end of its connection: session, tools, calls, relay.
-# What carries the messages is a transport, in the next section. It is entered by the
-# owner, and raises what is wrong with the server then. Its `send` waits for nobody but
-# the answer, and raises `Unreached` for a request that the server cannot have seen,
-# `ToolError` for one that failed otherwise. It gives other output to
-# `connection.log_output`, and calls `connection.mark_closed` after the last message;
-# then either its messages end, or it raises.
+# One start of a server: its session, its tools, the calls to it, and its questions.
+#
+# A transport, in the next section, carries the messages. It is a context manager that
+# yields `Streams`, and raises on entry what is wrong with the server. It calls
+# `on_output` for each line of the server that is no message, and `on_closed`, with a
+# reason, when nothing can be sent any more. Its `transmit` waits for nothing but the
+# answer to a request. It raises `NotDelivered` for a request that the server cannot
+# have received, and `ToolError` for one that failed in another way.
 
-_LOG_LIMIT = 1 << 18  # bytes of a line: to mask 32 MiB takes a second
-_NOT_VALID = "not valid MCP"
+Mask = Callable[[str], str]
+OnOutput = Callable[[bytes], None]
+OnClosed = Callable[[str], None]
+_MASK_LIMIT = 1 << 18  # bytes: masking 32 MiB takes a second
+# The questions that a server may ask, by the names of the SDK's callbacks.
+_QUESTIONS: dict[str, tuple[Any, Any]] = {
+    "sampling": (types.CreateMessageRequest, types.CreateMessageResultWithTools),
+    "elicitation": (types.ElicitRequest, types.ElicitResult),
+    "list_roots": (types.ListRootsRequest, types.ListRootsResult),
+}
+_US = types.Implementation(name="mcp-workbench", version=__version__)
 _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 
 
 @dataclass
 class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
-    """Both directions of a connection, as a session of the SDK wants them."""
+    """Both directions of a connection, in the form that the SDK's sessions want."""
 
     next_message: Callable[[], Awaitable[SessionMessage]]
     transmit: Callable[[SessionMessage], Awaitable[None]]
 
     async def receive(self) -> SessionMessage:
-        # At the end, its StopAsyncIteration ends the session's loop.
+        # A StopAsyncIteration ends the session's loop, and with it every open request.
         return await self.next_message()
 
     async def send(self, item: SessionMessage) -> None:
         await self.transmit(item)
 
     async def aclose(self) -> None:
-        """Nothing: what is behind the streams belongs to the transport."""
+        """Do nothing: the transport closes what is behind the streams."""
+
+
+@dataclass
+class Upstream:
+    """The workbench as its connections see it: its client, secrets and environment."""
+
+    mask: Mask
+    environment: Mapping[str, str]  # inherited by every server process
+    client: ServerSession | None = None  # of the last request, if it can be asked
+    log_level: types.LoggingLevel = "debug"  # the lowest that the client wants to see
+
+
+class State(enum.IntEnum):
+    """The states of a connection, in order. A start that fails goes from 1 to 4.
+
+    STARTING   until session and tools are there, or nothing is left of a failed start
+    UP         calls are sent in this state only
+    DRAINING   nothing is sent any more; calls in flight may still be answered
+    ENDED      nothing is left of the connection, and no process
+    """
+
+    STARTING = 1
+    UP = 2
+    DRAINING = 3
+    ENDED = 4
 
 
 class Connection:
-    """One start of a server, to the end of its connection; a restart makes another one.
+    """One start of a server. A connection knows neither toolboxes nor other starts.
 
-    `run` is its owner, the one task that enters and leaves what belongs to it; everyone
-    else waits for its events and calls through it.
-
-                  settled  closed
-        starting     -       -
-        failing      -      set    it is told only when nothing of it is left
-        up          set      -     session and tools are there
-        ended       set     set    calls in flight may yet be answered
+    The task of `run` owns the connection: it alone enters and leaves the transport and
+    the session. Other tasks wait until a state is reached, and call through it.
     """
 
-    def __init__(self, workbench: Workbench, toolbox: str, server: str) -> None:
-        self.session: ClientSession  # from the start of the server on
-        self.workbench = workbench
-        self.toolbox = toolbox
-        self.server = server
-        self.name = f"{toolbox}/{server}"
-        self.config = workbench.config.toolboxes[toolbox].servers[server]
-        self.client = workbench.client  # the server is offered what it can do
-        self.tools: dict[str, types.Tool] = {}  # that the filters let through
-        self.is_introduced = False  # its instructions were told
-        self.reason = "still starting, call again"
-        self.output: deque[str] = deque(maxlen=20)
-        self.settled = anyio.Event()
-        self.closed = anyio.Event()
-        self.worth_restarting = False  # if it ends, the next one may do better
-        self._calls = anyio.CapacityLimiter(math.inf)  # each in flight holds a token
-        self._listing = anyio.Lock()
-        self._is_outdated = False  # the tools changed after the last listing had begun
+    def __init__(self, name: str, config: ServerConfig, upstream: Upstream) -> None:
+        self.name = name
+        self.config = config
+        self.upstream = upstream
+        client = upstream.client
+        declared = client.client_capabilities if client else None
+        # The server may ask what the client could answer when the server started.
+        self.offered = declared or types.ClientCapabilities()
+        self.session: ClientSession  # as soon as the transport is there
+        self.tools: dict[str, types.Tool] = {}  # by name, those that the filters allow
+        self.state = State.STARTING
+        self._reason = ""  # why the transport is closed
+        self._output: deque[str] = deque(maxlen=20)  # the last lines of stderr
+        self._calls: set[object] = set()  # in flight
+        self._changed = anyio.Event()  # of `state` or `_calls`; replaced when it is set
+        # A listing of the tools is an event, set at its end. The queue has those that
+        # have not begun: at most one, which all share who ask before it begins.
+        self._listings: asyncio.Queue[anyio.Event] = asyncio.Queue()
+        self._listed = anyio.Event()  # the newest listing
+        self._listed.set()
+        self._is_awaited = anyio.Event()  # somebody waits for the newest listing
 
-    @property
-    def is_up(self) -> bool:
-        return self.settled.is_set() and not self.closed.is_set()
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
 
-    @property
-    def ended(self) -> bool:
-        return self.settled.is_set() and self.closed.is_set()
+    def _enter(self, state: State) -> None:
+        """Change the state. No other line does."""
+        self.state = state
+        self._notify()
 
-    def log_output(self, line: bytes) -> None:
-        """Log a line of its output that is no message, and remember it."""
-        # Masked before it is cut: half a secret would not be found.
-        text = self.workbench.config.mask(line[:_LOG_LIMIT].decode(errors="replace"))
-        if text.strip():
-            self.output.append(text.strip()[:300])
-            log.info("[%s] %s", self.name, text.strip())
+    async def reach(self, state: State) -> None:
+        """Wait until the connection is in this state, or in a later one."""
+        while self.state < state:
+            await self._changed.wait()
 
-    def mark_closed(self, reason: str) -> None:
-        """Nothing can be sent any more; the first reason counts."""
-        if not self.closed.is_set():
-            self.reason = " ".join(self.workbench.config.mask(reason).split())
-            self.closed.set()
+    def close(self, reason: str) -> None:
+        """Send nothing from now on. Only the first reason counts."""
+        if not self._reason:
+            self._reason = " ".join(self.upstream.mask(reason).split())
+        if self.state is State.UP:
+            self._enter(State.DRAINING)
 
-    def describe_end(self) -> str:
-        """How it ended, with the last lines that it wrote to stderr."""
-        return "; stderr: ".join([self.reason, *self.output])
+    def log_line(self, line: bytes) -> None:
+        """Log a line of the server's output that is no message, and remember it."""
+        text = self.upstream.mask(line[:_MASK_LIMIT].decode(errors="replace")).strip()
+        if text:
+            # Half a secret, at the end of what was masked, is far beyond what is shown.
+            self._output.append(text[:300])
+            log.info("[%s] %s", self.name, text[:4000])
+
+    def describe_end(self, separator: str = "; stderr: ") -> str:
+        """Why the server is not up, with the last lines of its stderr."""
+        reason = self._reason or "still starting, call again"
+        return separator.join([reason, *self._output])
 
     async def run(self) -> None:
-        """Own the connection from the start of the server to the end."""
-        transport = _remote_transport if self.config.url else _process_transport
+        """Start the server, keep the connection, and leave nothing of it behind."""
+        enter = remote_transport if self.config.url else process_transport
         try:
             with anyio.move_on_after(CONNECT_TIMEOUT) as starting:
-                async with transport(self) as streams, self._open_session(streams):
+                transport = enter(self.config, self.upstream, self.log_line, self.close)
+                async with transport as streams, self._open_session(streams):
                     await self._negotiate()
                     await self._list_tools()
-                    # From now on it may live as long as it likes.
+                    # Only the start has a time limit.
                     starting.deadline = math.inf
-                    self.worth_restarting = True
-                    self.settled.set()
-                    await self.closed.wait()
-                    # What is in flight may yet be answered: the last one leaves room.
-                    self._calls.total_tokens = 1
-                    async with self._calls:
-                        pass
-            self.mark_closed(f"gave no answer within {CONNECT_TIMEOUT:g} seconds")
-        except Exception as error:
-            # It must not take the other connections with it.
-            log.debug("%s: failed", self.name, exc_info=True)
-            self.mark_closed(explain(error))
-        self.settled.set()
+                    await self._stay_up()
+            self.close(f"gave no answer within {CONNECT_TIMEOUT:g} seconds")
+        except Exception as error:  # noqa: BLE001
+            # An exception that left this task would end all other connections.
+            self.close(explain(error))
+        self._enter(State.ENDED)
         log.info("%s: %s", self.name, self.describe_end())
 
     def _open_session(self, streams: Streams) -> ClientSession:
         """A session that offers the server what the client has declared."""
-        declared = self.client.client_capabilities if self.client else None
-        offer = declared or types.ClientCapabilities()
-        callbacks: JSON = {"message_handler": self._on_message}
+        callbacks: JSON = {}
+        for name, (request, result) in _QUESTIONS.items():
+            if getattr(self.offered, name.removeprefix("list_")):
+                forward = functools.partial(self._forward, request, result)
+                callbacks[f"{name}_callback"] = forward
+        callbacks["sampling_capabilities"] = self.offered.sampling
+        callbacks["message_handler"] = self._on_message
         callbacks["logging_callback"] = self._on_log
-        identity = types.Implementation(name="mcp-workbench", version=__version__)
-        callbacks["client_info"] = identity
-        callbacks["sampling_capabilities"] = offer.sampling
-        sampled = types.CreateMessageResultWithTools
-        for name, is_offered, question, answer in (
-            ("sampling", offer.sampling, types.CreateMessageRequest, sampled),
-            ("elicitation", offer.elicitation, types.ElicitRequest, types.ElicitResult),
-            ("list_roots", offer.roots, types.ListRootsRequest, types.ListRootsResult),
-        ):
-            if is_offered:
-                ask = functools.partial(self._ask, question, answer)
-                callbacks[f"{name}_callback"] = ask
-        self.session = ClientSession(streams, streams, **callbacks)
+        self.session = ClientSession(streams, streams, client_info=_US, **callbacks)
         return self.session
 
     async def _negotiate(self) -> None:
-        """Agree on a protocol era: the client's own, where the server has a choice."""
-        probed = self.workbench.probed
-        if is_modern(self.client) and self.name not in probed:
-            # Servers on older releases of the Rust SDK end at any first request but
-            # `initialize`: one that ends now is started once more, in the older era.
-            probed.add(self.name)
-            self.worth_restarting = True
-            await self._discover()
-        if self.session.protocol_version is None:
-            try:
-                await self.session.initialize()
-            except Exception:
-                # It may know the newer era alone.
-                if not await self._discover():
-                    raise
-        probed.discard(self.name)
+        """Agree on an era: the newer one only where the server refuses the older."""
+        try:
+            await self.session.initialize()
+        except Exception:
+            with suppress(Exception), anyio.move_on_after(REPLY_TIMEOUT):
+                await self.session.discover()
+            if self.session.discover_result is None:
+                raise
         if self._announces_changes():
             log.debug("Server supports tool change notifications: %s", self.name)
 
-    async def _discover(self) -> bool:
-        """Whether the server knows the newer era, which is agreed on then."""
-        with suppress(Exception), anyio.move_on_after(REPLY_TIMEOUT):
-            await self.session.discover()
-        return self.session.protocol_version is not None
-
     def _announces_changes(self) -> bool:
-        offered = self.session.server_capabilities or types.ServerCapabilities()
-        return offered.tools is not None and offered.tools.list_changed is True
+        declared = self.session.server_capabilities or types.ServerCapabilities()
+        return declared.tools is not None and declared.tools.list_changed is True
+
+    async def _stay_up(self) -> None:
+        """Be up until the transport is closed, then wait for the calls in flight."""
+        self._enter(State.UP)
+        if self._reason:
+            # The transport was closed right after the last answer of the start.
+            self._enter(State.DRAINING)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._keep_current)
+            await self.reach(State.DRAINING)
+            tasks.cancel_scope.cancel()
+        self._listed.set()
+        while self._calls:
+            await self._changed.wait()
 
     async def _on_message(self, message: IncomingMessage) -> None:
         if not isinstance(message, types.ToolListChangedNotification):
             return
         log.info("Received tools/list_changed notification from server: %s", self.name)
         if not self._announces_changes():
-            said = "Received tools notification from server without listChanged"
-            log.warning("%s capability: %s", said, self.name)
-        if self._listing.locked():
-            said = "Skipping duplicate discovery - already in progress"
-            log.debug("%s for: %s", said, self.name)
-        # If they are outdated, the listing that is due will have this change as well.
-        if not self._is_outdated:
-            self._is_outdated = True
-            await self.wait_until_current()
+            text = "Received tools notification from server without listChanged"
+            log.warning("%s capability: %s", text, self.name)
+        if not self._listed.is_set():
+            text = "Skipping duplicate discovery - already in progress"
+            log.debug("%s for: %s", text, self.name)
+        self._request_listing()
+
+    def _request_listing(self) -> None:
+        """Have the tools listed again, in a listing that begins from now on."""
+        # A listing that has not begun will show this change as well.
+        if self._listings.empty():
+            self._listed = anyio.Event()
+            self._listings.put_nowait(self._listed)
 
     async def wait_until_current(self) -> None:
-        """Wait until it is up or has ended, and a while for tools that have changed."""
-        if self.is_up and (self.config.url or is_modern(self.session)):
-            # It announces changes on a stream that may be lost, or that nobody holds.
-            self._is_outdated = True
-        await self.settled.wait()
-        # It goes on when nobody waits for it any more.
-        refresh = asyncio.create_task(self._refresh())
-        await asyncio.wait([refresh], timeout=OPEN_TIMEOUT)
+        """Wait until it is up or has ended, then a while for a listing that is due."""
+        has_discovered = self.state is State.UP and self.session.discover_result
+        if self.state is State.UP and (self.config.url or has_discovered):
+            # An announcement may have been missed: a remote server's stream can break,
+            # and a server of 2026-07-28 announces nothing unless it is listened to.
+            self._request_listing()
+        await self.reach(State.UP)
+        self._is_awaited.set()
+        with anyio.move_on_after(OPEN_TIMEOUT):
+            await self._listed.wait()
 
-    async def _refresh(self) -> None:
-        """List the tools again, unless that has been done since they changed."""
-        # One at a time: changes during a listing cost one more, whoever waits for it.
-        async with self._listing:
-            if not self._is_outdated:
-                return
-            self._is_outdated = False
+    async def _keep_current(self) -> None:
+        """Do the listings that are asked for, one at a time."""
+        while True:
+            listed = await self._listings.get()
             try:
                 with anyio.fail_after(ANSWER_TIMEOUT):
                     await self._list_tools()
             except (MCPError, ToolError, ValueError, TimeoutError) as error:
                 log.warning("%s: kept its old tools: %s", self.name, explain(error))
+            finally:
+                listed.set()
+            # A server that announces a change after each listing would keep us busy.
+            self._is_awaited = anyio.Event()
+            with anyio.move_on_after(LISTING_PAUSE):
+                await self._is_awaited.wait()
 
     async def _list_tools(self) -> None:
-        """Get all pages of the server's tools; keep what the filters let through."""
+        """Get all pages of the server's tools; keep those that the filters allow."""
         tools: dict[str, types.Tool] = {}
         cursor: str | None = None
         seen: set[str | None] = {""}
@@ -945,7 +1253,7 @@ class Connection:
             except MCPError as error:
                 if error.code != types.METHOD_NOT_FOUND:
                     raise
-                break  # it has no tools
+                break  # the server has no tools
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
             cursor = page.next_cursor
         added = len(tools.keys() - self.tools.keys())
@@ -960,59 +1268,67 @@ class Connection:
         self.tools = tools
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
-        log.debug("[%s] %s: %s", self.name, params.level, params.data)
-        if self.client is None or is_modern(self.client):
-            return  # such a client opts in request by request
+        log.debug("[%s] %s: %s", self.name, params.level, compact(params.data))
+        client = self.upstream.client
         levels = get_args(types.LoggingLevel)
-        if levels.index(params.level) >= levels.index(self.workbench.log_level):
+        is_wanted = levels.index(params.level) >= levels.index(self.upstream.log_level)
+        if client is not None and is_wanted:
             message = types.LoggingMessageNotification(params=params)
-            await self.client.send_notification(message)
+            await client.send_notification(message)
 
-    async def call(self, params: JSON, on_progress: ProgressFnT | None) -> JSON:
+    async def _forward(
+        self, request: Any, result: Any, _: Any, params: Any = None
+    ) -> Any:
+        """Ask the client a server's question, and return the client's answer."""
+        client = cast(ServerSession, self.upstream.client)
+        return await client.send_request(request(params=params), result)
+
+    async def tell_roots_changed(self) -> None:
+        """Tell the server, if it may ask for the client's roots, to ask again."""
+        if self.state is State.UP and self.offered.roots:
+            await self.session.send_notification(types.RootsListChangedNotification())
+
+    async def call(self, params: JSON, on_progress: OnProgress) -> JSON:
         """Send `tools/call` with these wire parameters; the wire result as it came.
 
-        Whoever cancels it, with a time limit for one, cancels it downstream as well.
-        Raises `Unreached`, `ToolError`, `ValidationError`, or the server's `MCPError`.
+        Cancelling the caller, such as with a time limit, cancels the call downstream.
+        Raises `NotDelivered`, `ToolError`, `ValidationError`, or the server's
+        `MCPError`.
         """
-        # The SDK's `call_tool` would check the result, after the side effect.
+        if self.state is not State.UP:
+            raise NotDelivered(self.describe_end())
         request = _WireRequest(method="tools/call", params=params)
-        self._calls.acquire_nowait()
+        call = object()
+        self._calls.add(call)
         try:
+            # The SDK's `call_tool` would check the result, after the side effect.
             result: JSON = await self.session.send_request(
                 request, _RAW_RESULT, progress_callback=on_progress
             )
-            if result.get("resultType") != "input_required":
-                # The SDK takes whatever has a type for an `InputRequiredResult`.
-                types.CallToolResult.model_validate(result, by_name=False)
-            elif not is_modern(self.client):
-                raise ToolError(f"server '{self.name}' asks in a way of 2026-07-28")
-            return result
+        except NotDelivered:
+            raise NotDelivered(self.describe_end()) from None
         except MCPError as error:
-            # A server may say so itself, and live on.
-            if error.code != types.CONNECTION_CLOSED or not self.closed.is_set():
+            # A server may use this code itself, and live on.
+            if error.code != types.CONNECTION_CLOSED or self.state is State.UP:
                 raise
-            told = f"server '{self.name}' {self.describe_end()}"
-            told += "; the call may have taken effect and was not repeated"
-            raise ToolError(told) from None
+            unknown = "the call may have taken effect and was not repeated"
+            text = f"server '{self.name}' {self.describe_end()}; {unknown}"
+            raise ToolError(text) from None
         finally:
-            self._calls.release()
-
-    async def _ask(self, request: Any, result: Any, _: Any, params: Any = None) -> Any:
-        """Ask the client what the server asks; one of 2026-07-28 refuses at once."""
-        client = cast(ServerSession, self.client)
-        return await client.send_request(request(params=params), result)
-
-
-def is_modern(session: ClientSession | ServerSession | None) -> bool:
-    """Whether a session speaks 2026-07-28 or later, where no server asks or logs."""
-    return session is not None and session.protocol_version in MODERN_PROTOCOL_VERSIONS
+            self._calls.remove(call)
+            self._notify()
+        if result.get("resultType") == "input_required":
+            how = "in a way of 2026-07-28 that the workbench does not pass on"
+            raise ToolError(f"server '{self.name}' asks for input {how}")
+        # The check raises what is wrong, and does not change the result.
+        types.CallToolResult.model_validate(result, by_name=False)
+        return result
 
 
 def explain(error: BaseException) -> str:
-    """A readable text, never empty, for what lies behind an error."""
+    """A readable text, never empty, for the innermost cause of an error."""
     if isinstance(error, ValidationError):
-        first = error.errors(include_input=False)[0]
-        return f"{_NOT_VALID}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        return f"not valid MCP: {first_problem(error)}"
     if isinstance(error, ExceptionGroup):
         return explain(error.exceptions[0])
     for behind in (error.__cause__, *error.args):
@@ -1021,14 +1337,26 @@ def explain(error: BaseException) -> str:
     return str(error).strip() or type(error).__name__
 
 
-# === Transports =======================================================================
-# What carries a connection's messages: a process and its pipes, or a remote endpoint.
+def first_problem(error: ValidationError) -> str:
+    """The place and the text of the first problem, without the value."""
+    first = error.errors(include_input=False)[0]
+    text = first["msg"].removeprefix("Value error, ")
+    return f"{'.'.join(map(str, first['loc']))}: {text}"
 
-_READ_AHEAD = 8 << 20  # bytes; what a process has left in its pipe is to fit
-_LINE_LIMIT = 128 << 20  # bytes of one that is a message
+
+# === Transports =======================================================================
+# The ways in which a connection's messages travel: over the pipes of a process, or to a
+# remote endpoint. At the end stands what Windows needs.
+
+_READ_AHEAD = 8 << 20  # bytes: more than a pipe can hold when its process exits
+_LINE_LIMIT = 128 << 20  # bytes of one message
+_RESUME_PAUSE = 1000  # milliseconds, where a server names no other `retry`
+_MAX_FAILURES = 2  # requests that fail one after another, until a new connection is due
 _SESSION_ID = "mcp-session-id"
 _HEADERS = {"accept": "application/json, text/event-stream"}
 _HEADERS |= {"content-type": "application/json"}
+
+Read = Callable[[int], Awaitable[bytes]]
 
 
 def _read_message(line: bytes) -> types.JSONRPCMessage | None:
@@ -1044,7 +1372,7 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
     with suppress(ValidationError):
         return adapter.validate_python(message, by_name=False)
     if isinstance(message, dict) and not message.get("method"):
-        failure = {"code": types.INTERNAL_ERROR, "message": _NOT_VALID}
+        failure = {"code": types.INTERNAL_ERROR, "message": "not valid MCP"}
         with suppress(ValidationError):
             return adapter.validate_python(message | {"error": failure})
     return None
@@ -1054,103 +1382,116 @@ def _dump(message: types.JSONRPCMessage) -> bytes:
     return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
-async def _lines(read: Callable[[int], Awaitable[bytes]]) -> AsyncIterator[bytes]:
-    """The lines that can be read, without their ends, until one passes the limit."""
+async def _lines(read: Read, limit: int) -> AsyncIterator[bytes]:
+    """The lines that can be read, without their ends and cut to `limit` bytes."""
     line = bytearray()
-    # A pipe that breaks is one that ends.
+    # A broken pipe has ended.
     with suppress(OSError):
         while chunk := await read(65536):
             *ends, rest = chunk.split(b"\n")
             for end in ends:
-                yield bytes(line + end)
+                line += end[: limit - len(line)]
+                yield bytes(line)
                 line.clear()
-                # Who writes without end would have the event loop to himself.
+                # A server that writes without end must not block the event loop.
                 await asyncio.sleep(0)
-            line += rest
-            if len(line) > _LINE_LIMIT:
-                return
+            line += rest[: limit - len(line)]
     if line:
         yield bytes(line)
 
 
-class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
-    """A server process: its stdout as messages, its stderr as log lines, its end.
+async def _messages(read: Read, on_output: OnOutput) -> AsyncIterator[SessionMessage]:
+    """The messages that can be read, one a line; `on_output` gets all other lines.
+
+    A line that is too long ends them, because the answer in it could not be given.
+    """
+    async for line in _lines(read, _LINE_LIMIT):
+        message = _read_message(line)
+        if message is not None:
+            yield SessionMessage(message)
+        elif len(line) == _LINE_LIMIT:
+            return
+        else:
+            on_output(line)
+
+
+class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
+    """A server process: messages on its stdout, log lines on its stderr, and its end.
 
     The SDK's `stdio_client` takes the end of stdout, which a child may hold open, for
     the end of the server, and leaves such a child running.
     """
 
+    # All that may be alive, so that the program's end by force can kill them.
+    started: ClassVar[set[ServerProcess]] = set()
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
     stderr: asyncio.StreamReader
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, on_output: OnOutput, on_closed: OnClosed) -> None:
         super().__init__(_READ_AHEAD, asyncio.get_running_loop())
-        self._connection = connection
+        self._on_output = on_output
+        self._on_closed = on_closed
         self._exited = anyio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._process = cast(asyncio.SubprocessTransport, transport)
+        if sys.platform == "win32":
+            self._job = create_job(self._process)
+        self.started.add(self)
         self._stderr_read = asyncio.create_task(self._read_stderr())
 
     def process_exited(self) -> None:
         super().process_exited()
         self._exited.set()
-        # Its children may hold its pipes open for as long as they like.
+        # A child of the server may hold the pipes open for as long as it likes.
         asyncio.get_running_loop().call_later(DRAIN_TIMEOUT, self._process.close)
 
     async def messages(self) -> AsyncIterator[SessionMessage]:
-        """What the server says on stdout, until all of it was read and it has ended."""
-        async for line in _lines(self.stdout.read):
-            message = _read_message(line)
-            if message is not None:
-                yield SessionMessage(message)
-            else:
-                self._connection.log_output(line)
-        # Then its status is known as well.
+        """The messages on stdout, until all has been read and the process has ended."""
+        async for message in _messages(self.stdout.read, self._on_output):
+            yield message
+        # By the end of stderr, the exit status is known as well.
         await asyncio.wait([self._stderr_read], timeout=DRAIN_TIMEOUT)
         status = self._process.get_returncode()
-        end = f"exited with status {status}"
+        reason = f"exited with status {status}"
         if status is None:
-            end = "closed its stdout, or wrote a line that is too long"
-        self._connection.mark_closed(end)
+            reason = "closed its stdout, or wrote a line that is too long"
+        self._on_closed(reason)
 
     async def _read_stderr(self) -> None:
-        async for line in _lines(self.stderr.read):
-            self._connection.log_output(line)
+        async for line in _lines(self.stderr.read, _MASK_LIMIT):
+            self._on_output(line)
         await self._exited.wait()
 
     async def send(self, item: SessionMessage) -> None:
-        """Write a message to its stdin; `Unreached` for a request that nobody reads."""
-        # Not waited for: a server that does not read must not hold up anybody.
+        """Write a message to stdin; `NotDelivered` for a request that nobody reads."""
+        # The write is not waited for: a server that does not read must delay nobody.
         self.stdin.write(_dump(item.message) + b"\n")
         if self.stdin.is_closing() and isinstance(item.message, types.JSONRPCRequest):
-            # Why is known only when the rest of its output has been read.
-            with anyio.move_on_after(2 * DRAIN_TIMEOUT):
-                await self._connection.closed.wait()
-            self._connection.mark_closed("closed its stdin")
-            raise Unreached(self._connection.describe_end())
+            self._on_closed("closed its stdin")
+            raise NotDelivered("the server has closed its stdin")
 
-    async def aclose(self) -> None:
-        """Close its stdin, then SIGTERM, then SIGKILL; its children go with it.
+    async def stop(self) -> None:
+        """Close stdin, then send SIGTERM, then SIGKILL, to the whole process group.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
-        with anyio.CancelScope(shield=True):
-            self.stdin.close()
-            for number in (signal.SIGTERM, 9):  # SIGKILL, which Windows does not have
-                with anyio.move_on_after(EXIT_GRACE):
-                    while self._signal_group(0):
-                        await anyio.sleep(0.02)
-                self._signal_group(number)
-            await asyncio.wait([self._stderr_read], timeout=DRAIN_TIMEOUT)
+        self.stdin.close()
+        for number in (signal.SIGTERM, 9):  # SIGKILL, a name that Windows lacks
+            with anyio.move_on_after(EXIT_GRACE):
+                while self.signal_group(0):
+                    await anyio.sleep(0.02)
+            self.signal_group(number)
+        self.started.remove(self)
+        await asyncio.wait([self._stderr_read], timeout=DRAIN_TIMEOUT)
         self._process.close()
 
-    def _signal_group(self, number: int) -> bool:
-        """Signal the process and its children, and tell if any is left; 0 only asks."""
+    def signal_group(self, number: int) -> bool:
+        """Signal the process group, and tell if any of it is left; 0 only asks."""
         if sys.platform == "win32":
-            return self._process.get_returncode() is None
+            return signal_job(self._job, number)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.get_pid(), number)
             return True
@@ -1158,45 +1499,68 @@ class _ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
 
 
 @asynccontextmanager
-async def _process_transport(connection: Connection) -> AsyncIterator[Streams]:
+async def process_transport(
+    config: ServerConfig, upstream: Upstream, on_output: OnOutput, on_closed: OnClosed
+) -> AsyncIterator[Streams]:
     """Start a server's process and speak to it over stdin and stdout."""
-    config = connection.config
     command = config.command
     if sys.platform == "win32":
         command = get_windows_executable_command(command)
-    withheld = connection.workbench.config.variables
-    env = {name: value for name, value in os.environ.items() if name not in withheld}
-    # What the SDK always passes, such as PATH, is never withheld.
-    env |= get_default_environment() | dict(config.env)
-    factory = functools.partial(_ServerProcess, connection)
-    start = asyncio.get_running_loop().subprocess_exec(
-        factory, command, *config.args, env=env, cwd=config.cwd, start_new_session=True
-    )
-    # Cancelled half way, it might run with nobody to stop it.
+    words = map(os.path.expanduser, (command, *config.args))
+    options: JSON = {"env": {**upstream.environment, **config.env}}
+    options["cwd"] = os.path.expanduser(config.cwd or ".")
+    # On Windows, a group of its own keeps Ctrl-C from a server; there are no sessions.
+    options["creationflags"] = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+    factory = functools.partial(ServerProcess, on_output, on_closed)
+    loop = asyncio.get_running_loop()
+    start = loop.subprocess_exec(factory, *words, start_new_session=True, **options)
+    # A start that was cancelled half way would leave a process that nobody stops.
     with anyio.CancelScope(shield=True):
-        _, process = await start
-    async with aclosing(process):
+        try:
+            _, process = await start
+        except OSError as error:
+            raise ToolError(_explain_start(config, options, error)) from None
+    try:
         yield Streams(process.messages().__anext__, process.send)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await process.stop()
 
 
-class _RemoteServer:
+def _explain_start(config: ServerConfig, options: JSON, error: OSError) -> str:
+    """Why a process could not be started, and what to do about it."""
+    path = options["env"].get("PATH")
+    if not os.path.isdir(options["cwd"]):
+        return f"cwd: no such directory: {config.cwd}"
+    if shutil.which(os.path.expanduser(config.command), path=path):
+        return f"{config.command}: {error.strerror}"
+    how = f"give its full path, or set PATH in `env` of {_OUR_ENTRY} (PATH is {path})"
+    if " " in config.command:
+        how = "put its arguments into `args`"
+    return f"no such command: {config.command!r}: {how}"
+
+
+class RemoteServer:
     """A remote server, over Streamable HTTP or the older SSE transport.
 
-    A message is posted in the task that sends it: what goes wrong with a request is
-    raised there and ends no other, and cancelling the task closes its connection.
+    A message is posted in the task that sends it. So a failure is raised there and
+    ends no other request, and cancelling that task closes its HTTP connection.
     https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._address = connection.config.url  # as the mask knows it
+    def __init__(self, config: ServerConfig, mask: Mask, on_closed: OnClosed) -> None:
+        self._mask = mask
+        self._on_closed = on_closed
+        self._address = config.url  # in the form that the mask knows
         self._url = self._endpoint = httpx2.URL(self._address)
+        self._failures = 0  # requests that have failed one after another
+        self._is_initialized = anyio.Event()
         self.received: asyncio.Queue[SessionMessage] = asyncio.Queue()
-        self.is_sse = connection.config.transport == "sse"
+        self.is_sse = config.transport == "sse"
         self.has_endpoint = anyio.Event()
-        self.http = httpx2.AsyncClient(
-            headers=_HEADERS | dict(connection.config.headers),
-            # A call may be silent for ever, or take long to be sent, beside any others.
+        self._http = httpx2.AsyncClient(
+            headers=_HEADERS | dict(config.headers),
+            # No read or write timeout: a call may run for hours, an upload be slow.
             timeout=httpx2.Timeout(REPLY_TIMEOUT, read=None, write=None),
             limits=httpx2.Limits(keepalive_expiry=2.0),
             follow_redirects=True,
@@ -1204,102 +1568,162 @@ class _RemoteServer:
         )
 
     async def _check_host(self, request: httpx2.Request) -> None:
-        # Headers may be secret: no redirect must take them to another host.
+        # The headers may be secret, so no redirect may take them to another host.
         allowed = [(self._url.scheme, self._url.netloc), ("https", self._url.netloc)]
         if (request.url.scheme, request.url.netloc) not in allowed:
-            raise httpx2.RequestError("it leads to another host")
+            raise httpx2.RequestError("the server leads to another host")
 
     async def send(self, item: SessionMessage) -> None:
         """Post a message; for a request, until its answer has come."""
         headers = getattr(item.metadata, "headers", None)
         content: JSON = {"headers": headers, "content": _dump(item.message)}
         if isinstance(item.message, types.JSONRPCRequest):
-            # Over the older transport, the answer comes in the one event stream.
-            awaited = "" if self.is_sse else str(item.message.id)
-            return await self._exchange("POST", content, awaited)
+            await self._send_request(content, str(item.message.id))
+            return
         with anyio.move_on_after(REPLY_TIMEOUT):
             await self._try("POST", content)
+        if getattr(item.message, "method", "") == "notifications/initialized":
+            # The session sets the protocol version in the headers of its requests and
+            # notifications, but not of its answers, nor of the `GET` of `listen`.
+            self._http.headers.update(headers)
+            self._is_initialized.set()
 
-    async def _try(self, method: str, content: JSON) -> str:
-        """Make an HTTP request whose failure ends nothing; why it has failed."""
+    async def _send_request(self, content: JSON, request_id: str) -> None:
+        """Post a request, and resume its event stream if that ends without the answer.
+
+        After `_MAX_FAILURES` in a row, a new connection is due, whatever the cause: the
+        server may have become another one, with other sessions, or of another era.
+        https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
+        """
         try:
-            await self._exchange(method, content)
-        except ToolError as error:
-            log.debug("%s: %s", self._connection.name, error)
-            return str(error)
-        return ""
+            # Over the older transport, the answer comes in the one stream of `listen`.
+            event = await self._exchange("POST", content, request_id)
+            while event is not None and not self.is_sse:
+                await anyio.sleep((event.retry or _RESUME_PAUSE) / 1000)
+                content = {"headers": {"last-event-id": event.id}}
+                event = await self._exchange("GET", content, request_id)
+            self._failures = 0
+        except (ToolError, MCPError) as error:
+            self._failures += 1
+            if self._failures >= _MAX_FAILURES or isinstance(error, NotDelivered):
+                self._on_closed(str(error))
+            raise
 
     async def listen(self) -> None:
         """Read what belongs to no request; over the older transport, everything."""
         if self.is_sse:
-            end = await self._try("GET", {}) or "closed its event stream"
-            self._connection.mark_closed(end)
-            # Which ends the calls that wait for it.
-            raise ToolError(end)
-        await self._connection.settled.wait()
-        version = str(self._connection.session.protocol_version)
-        self.http.headers["mcp-protocol-version"] = version
-        while _SESSION_ID in self.http.headers:
+            reason = await self._try("GET", {}) or "closed its event stream"
+            self._on_closed(reason)
+            # The calls that wait for this stream end with the transport.
+            raise ToolError(reason)
+        await self._is_initialized.wait()
+        while _SESSION_ID in self._http.headers:
             failure = await self._try("GET", {})
-            # It may have no such stream at all.
+            # A server may have no such stream at all.
             await anyio.sleep(60 if failure else 1)
 
-    async def _exchange(self, method: str, content: JSON, awaited: str = "") -> None:
-        """Make an HTTP request; hand on what comes, up to the answer with this id."""
-        said = ""
+    async def aclose(self) -> None:
+        """End the session, because some servers keep a process for each, and leave."""
+        with anyio.move_on_after(EXIT_GRACE, shield=True):
+            if _SESSION_ID in self._http.headers:
+                await self._try("DELETE", {})
+            await self._http.aclose()
+
+    async def _try(self, method: str, content: JSON) -> str:
+        """Make an HTTP request whose failure ends nothing; return why it has failed."""
         try:
-            async with self.http.stream(method, self._endpoint, **content) as response:
-                status = response.status_code
+            await self._exchange(method, content)
+        except ToolError as error:
+            log.debug("%s", error)
+            return str(error)
+        return ""
+
+    async def _exchange(
+        self, method: str, content: JSON, request_id: str = ""
+    ) -> httpx2.ServerSentEvent | None:
+        """Make an HTTP request, and hand on what comes, up to the answer with this id.
+
+        Returns the last event if the answer is still to come, in a resumed stream.
+        Raises what `_refusal` returns.
+        """
+        event = httpx2.ServerSentEvent()
+        try:
+            async with self._http.stream(method, self._endpoint, **content) as response:
                 if response.headers.get(_SESSION_ID):
-                    self.http.headers[_SESSION_ID] = response.headers[_SESSION_ID]
-                in_session = awaited and _SESSION_ID in response.request.headers
-                is_refused = in_session and response.is_error
+                    self._http.headers[_SESSION_ID] = response.headers[_SESSION_ID]
                 async for event in _events(response):
-                    said = event.data
-                    if is_refused and (status == 404 or "session" in said.lower()):
-                        # The next call is to begin another one.
-                        self._connection.mark_closed(f"{self._address}: HTTP {status}")
-                        if status == 404:
-                            raise Unreached(self._connection.reason)
-                    if self._receive(event, awaited):
-                        return
+                    if response.is_success and self._receive(event, request_id):
+                        return None
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
             raise ToolError(f"{self._address}: {explain(error)}") from None
-        if awaited or not response.is_success:
-            # Masked before it is cut: half a secret would not be found.
-            shown = " ".join(self._connection.workbench.config.mask(said).split())
-            raise ToolError(f"{self._address}: HTTP {status} {shown[:300]}")
+        is_awaited = request_id and not self.is_sse and not event.id
+        if response.is_error or is_awaited:
+            raise self._refusal(response, event.data, request_id)
+        return event
 
-    def _receive(self, event: httpx2.ServerSentEvent, awaited: str) -> bool:
-        """Hand on the message of an event, and tell if it is the answer awaited."""
-        if event.event == "endpoint":
+    def _receive(self, event: httpx2.ServerSentEvent, request_id: str) -> bool:
+        """Hand on the message of an event, and tell if it answers this request."""
+        if self.is_sse and event.event == "endpoint":
             self._endpoint = self._url.join(event.data)
             self.has_endpoint.set()
         message = _read_message(event.data.encode())
         if message is None:
             return False
         self.received.put_nowait(SessionMessage(message))
-        return not hasattr(message, "method") and str(message.id) == awaited
+        return not hasattr(message, "method") and str(message.id) == request_id
+
+    def _refusal(
+        self, response: httpx2.Response, body: str, request_id: str
+    ) -> ToolError | MCPError:
+        """Why a request was not answered, and what to do about it."""
+        status = response.status_code
+        text = f"{self._address}: HTTP {status}"
+        request = response.request
+        has_session = request.method == "POST" and _SESSION_ID in request.headers
+        if status == 404 and has_session:
+            # The server does not know the session, and so it has executed nothing.
+            return NotDelivered(text)
+        message = _read_message(body.encode())
+        if isinstance(message, types.JSONRPCError) and str(message.id) == request_id:
+            return MCPError.from_jsonrpc_error(message)
+        if status in (401, 403):
+            text += " (check `headers`; for OAuth, use `npx -y mcp-remote URL`)"
+        elif "text/html" in response.headers.get("content-type", ""):
+            text += " text/html, which is not MCP: is the path right (often /mcp)?"
+        # The body is masked before it is cut, because half a secret is not found.
+        shown = self._mask(body[:_MASK_LIMIT]).split()
+        return ToolError(f"{text} {' '.join(shown)[:300]}".strip())
 
 
 async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentEvent]:
-    """The events of a response; its body is one, if it is no stream of them."""
-    kind = response.headers.get("content-type", "")
-    if response.is_success and kind.startswith("text/event-stream"):
+    """The events of a response; a body that is no stream of them is one event."""
+    content_type = response.headers.get("content-type", "")
+    if response.is_success and content_type.startswith("text/event-stream"):
         async for event in httpx2.EventSource(response, _LINE_LIMIT):
             yield event
-            await asyncio.sleep(0)  # as in `_lines`
-    else:
-        body = await response.aread()
-        yield httpx2.ServerSentEvent(data=body.decode(errors="replace"))
+            # A server that writes without end must not block the event loop.
+            await asyncio.sleep(0)
+        return
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        # A small body may unpack to gigabytes.
+        if len(body) > _LINE_LIMIT:
+            raise ValueError(f"the body has more than {_LINE_LIMIT:,} bytes")
+    yield httpx2.ServerSentEvent(data=body.decode(errors="replace"))
 
 
 @asynccontextmanager
-async def _remote_transport(connection: Connection) -> AsyncIterator[Streams]:
+async def remote_transport(
+    config: ServerConfig, upstream: Upstream, _: OnOutput, on_closed: OnClosed
+) -> AsyncIterator[Streams]:
     """Speak to a remote server over Streamable HTTP or the older SSE transport."""
-    server = _RemoteServer(connection)
-    # The client has no exit of its own that would wait for what is still open.
-    async with aclosing(server.http), anyio.create_task_group() as tasks:
+    try:
+        server = RemoteServer(config, upstream.mask, on_closed)
+    except httpx2.InvalidURL:
+        # The SDK's text has parts of the URL, which may be secret.
+        raise ToolError("not a valid URL") from None
+    async with aclosing(server), anyio.create_task_group() as tasks:
         tasks.start_soon(server.listen)
         if server.is_sse:
             await server.has_endpoint.wait()
@@ -1307,10 +1731,41 @@ async def _remote_transport(connection: Connection) -> AsyncIterator[Streams]:
         tasks.cancel_scope.cancel()
 
 
+# --- Windows --------------------------------------------------------------------------
+# Windows has neither process groups nor signals. A job object holds a process and its
+# children. The system ends them when the last handle of the job is closed, so nothing
+# is left even if this program is killed.
+
+if sys.platform == "win32":
+    import pywintypes  # type: ignore[import-untyped]
+    import win32job  # type: ignore[import-untyped]
+
+    def create_job(process: asyncio.SubprocessTransport) -> Any:
+        """A job object with this process and the children that it will have."""
+        job = win32job.CreateJobObject(None, "")
+        kind = win32job.JobObjectExtendedLimitInformation
+        limits = win32job.QueryInformationJobObject(job, kind)
+        flag = win32job.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE
+        limits["BasicLimitInformation"]["LimitFlags"] |= flag
+        win32job.SetInformationJobObject(job, kind, limits)
+        # A process that has ended already cannot be assigned.
+        with suppress(pywintypes.error):
+            handle = process.get_extra_info("subprocess")._handle
+            win32job.AssignProcessToJobObject(job, int(handle))
+        return job
+
+    def signal_job(job: Any, number: int) -> bool:
+        """End the processes of a job, and tell if there were any; 0 only asks."""
+        if number:
+            win32job.TerminateJobObject(job, 1)
+        kind = win32job.JobObjectBasicAccountingInformation
+        return bool(win32job.QueryInformationJobObject(job, kind)["ActiveProcesses"])
+
+
 # === Built-in toolbox =================================================================
 # A server of our own with two tools, made in the same way, over stdio or HTTP.
 
-# This machine, with or without a port: bound to it, we answer only to its names.
+# The names of this machine, with or without a port.
 _LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
 _Text = Annotated[str, Field(description="The text to echo back.")]
 _ZONE = "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to UTC."
@@ -1328,7 +1783,10 @@ async def time(context: Any, timezone: _Timezone) -> JSON:
         # UTC needs no zone data, unlike any other.
         zone = datetime.UTC if timezone == "UTC" else zoneinfo.ZoneInfo(timezone)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise ToolError(f"Unknown timezone {timezone!r}: no IANA name") from None
+        text = f"Unknown timezone {timezone!r}: expected an IANA name"
+        if not zoneinfo.available_timezones():
+            text = "No timezone but UTC is known: pip install tzdata"
+        raise ToolError(text) from None
     return text_result(datetime.datetime.now(zone).isoformat(timespec="seconds"))
 
 
@@ -1339,37 +1797,40 @@ def create_toolbox_server() -> Server[Any]:
 
 
 def toolbox_app(bound_to: str) -> ASGIApp:
-    """The built-in toolbox as an ASGI application: Streamable HTTP, and older SSE."""
+    """The built-in toolbox as an ASGI application: Streamable HTTP, and older SSE.
+
+    Bound to loopback, the application answers to the names of this machine only.
+    Elsewhere, any Host is served, but no request with an Origin, because such a request
+    comes from a page of another site.
+    """
     server = create_toolbox_server()
-    # With no host, it leaves the checks of Host and Origin to us.
+    # Without a host, the SDK leaves the checks of Host and Origin to us.
     http = server.streamable_http_app(host="")
     sse = SseServerTransport("/mcp/messages")
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_renamed(message: Message) -> None:
-            # The SDK names the session `session_id`, and answers 404 without one.
-            if message.get("status") == 404:
-                message["status"] = 400
-            if message.get("body", b"").startswith(b"event: endpoint"):
-                message["body"] = message["body"].replace(b"session_id", b"sessionId")
-            await send(message)
+    def is_trusted(headers: Headers) -> bool:
+        origin = headers.get("origin")
+        if not _LOOPBACK.fullmatch(bound_to):
+            return origin is None
+        host = headers.get("host", "")
+        is_own = origin is None or origin.partition("://")[2] == host
+        return is_own and _LOOPBACK.fullmatch(host) is not None
 
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             # The lifespan of the Streamable HTTP sessions.
             return await http(scope, receive, send)
         request = Request(scope)
-        host = request.headers.get("host", "")
-        origin = request.headers.get("origin", f"http://{host}")
-        is_known = _LOOPBACK.fullmatch(host) or not _LOOPBACK.fullmatch(bound_to)
         route = f"{request.method} {request.url.path}"
-        if not is_known or origin.partition("://")[2] != host:
+        if not is_trusted(request.headers):
             await Response("Invalid Host or Origin", 403)(scope, receive, send)
         elif request.url.path == "/mcp/messages":
             query = scope["query_string"].replace(b"sessionId=", b"session_id=")
             scope["query_string"] = query
-            await sse.handle_post_message(scope, receive, send_renamed)
+            await sse.handle_post_message(scope, receive, _renaming(send))
         elif route == "GET /mcp" and _SESSION_ID not in request.headers:
-            async with sse.connect_sse(scope, receive, send_renamed) as (read, write):
+            streams = sse.connect_sse(scope, receive, _renaming(send))
+            async with streams as (read, write):
                 await server.run(read, write, server.create_initialization_options())
         else:
             await http(scope, receive, send)
@@ -1377,136 +1838,181 @@ def toolbox_app(bound_to: str) -> ASGIApp:
     return app
 
 
-# === Running ==========================================================================
-# The command line, stdin and stdout, signals, and the log.
+def _renaming(send: Send) -> Send:
+    """Send the older SSE transport's responses in the form that its clients know.
 
-_UNREAD_LIMIT = 100  # messages; beyond, a client gets no more notifications
+    The SDK calls the parameter `session_id`, and answers 404 for an unknown session.
+    Clients of the TypeScript toolbox expect `sessionId` and 400.
+    """
+
+    async def send_renamed(message: Message) -> None:
+        if message.get("status") == 404:
+            message["status"] = 400
+        if message.get("body", b"").startswith(b"event: endpoint"):
+            message["body"] = message["body"].replace(b"session_id", b"sessionId")
+        await send(message)
+
+    return send_renamed
+
+
+# === Running ==========================================================================
+# The command line, stdin and stdout, the end of the process, and the log.
+
+_UNREAD_LIMIT = 100  # messages; a client that has more to read gets no notifications
+_LOG_LINES = 1000  # that nobody has read; any further line is dropped
 _PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that fit where there is any room
 
 
-async def serve_stdio(server: Server[Any]) -> None:
-    """Serve over stdin and stdout until one of them is closed.
+async def serve_stdio(server: Server[Any], on_end: Callable[[], None]) -> None:
+    """Serve over stdin and stdout, and return when one of them is closed.
 
-    The SDK's own streams would not end before stdin does. Each `initialize` begins a
-    run of the server: in one that began otherwise, the SDK would refuse it.
+    `on_end` is called as soon as that is known, maybe by another thread, and before the
+    server is stopped. (The SDK's own streams wait for the end of stdin in any case.)
     """
-    lines = _lines(_read_stdin)
     outgoing, unsent = anyio.create_memory_object_stream[bytes](math.inf)
-    opening: list[SessionMessage] = []
+    refusal = types.ErrorData(code=types.METHOD_NOT_FOUND, message="Method not found")
 
-    async def messages_of_one_run() -> AsyncIterator[SessionMessage]:
-        if opening:
-            yield opening.pop()
-        async for line in lines:
-            message = _read_message(line)
-            if getattr(message, "method", "") == "initialize":
-                opening.append(SessionMessage(cast(types.JSONRPCRequest, message)))
-                return
-            if message is not None:
-                yield SessionMessage(message)
-        # The end of stdin is one more signal to end.
-        signal.raise_signal(signal.SIGTERM)
+    async def read(size: int) -> bytes:
+        return await asyncio.to_thread(_read_stdin, size, on_end)
+
+    async def messages() -> AsyncIterator[SessionMessage]:
+        async for item in _messages(read, on_output=lambda _: None):
+            asked = item.message
+            if getattr(asked, "method", "") != "server/discover":
+                yield item
+            elif isinstance(asked, types.JSONRPCRequest):
+                # The SDK would begin the newer era, and refuse `initialize` in it.
+                no = types.JSONRPCError(jsonrpc="2.0", id=asked.id, error=refusal)
+                await send(SessionMessage(no))
 
     async def send(item: SessionMessage) -> None:
-        # Without waiting: a client that does not read must not hold up our end.
+        # Nothing is waited for: a client that does not read must not delay our end.
         is_read = outgoing.statistics().current_buffer_used < _UNREAD_LIMIT
         if is_read or not isinstance(item.message, types.JSONRPCNotification):
             outgoing.send_nowait(_dump(item.message) + b"\n")
 
-    options = server.create_initialization_options()
+    async def write() -> None:
+        await _write_stdout(unsent)
+        on_end()
+        tasks.cancel_scope.cancel()
+
     async with anyio.create_task_group() as tasks, outgoing:
-        tasks.start_soon(_write_stdout, unsent)
-        while True:
-            streams = Streams(messages_of_one_run().__anext__, send)
-            await server.run(streams, streams, options)
+        tasks.start_soon(write)
+        streams = Streams(messages().__anext__, send)
+        await server.run(streams, streams, server.create_initialization_options())
 
 
-async def _read_stdin(size: int) -> bytes:
-    if sys.platform == "win32":
-        # Its event loop cannot poll a pipe.
-        return await asyncio.to_thread(os.read, 0, size)
-    # A file cannot be polled, and need not be.
-    with suppress(PermissionError):
-        await anyio.wait_readable(0)
-    return os.read(0, size)
+def _read_stdin(size: int, on_end: Callable[[], None]) -> bytes:
+    """Read in a thread, which notices the end even if the event loop is busy."""
+    chunk = os.read(0, size)
+    if not chunk:
+        on_end()
+    return chunk
 
 
 async def _write_stdout(lines: AsyncIterator[bytes]) -> None:
-    # What was answered before the end is written; `run_until_signal` sets the limit.
+    """Write all these lines, unless stdout is closed before."""
+    # Answers are written after the end of stdin, too, until `EXIT_TIMEOUT` has passed.
     with anyio.CancelScope(shield=True), suppress(OSError):
         async for line in lines:
             rest = memoryview(line)
             while rest:
-                if not _has_room(1):
+                if sys.platform == "win32":
+                    rest = rest[await asyncio.to_thread(os.write, 1, rest[:65536]) :]
+                    continue
+                if not select.select((), (1,), (), 0)[1]:
                     await anyio.wait_writable(1)
                 rest = rest[os.write(1, rest[:_PIPE_BUF]) :]
-    # If nobody reads it any more, it is as if the client had ended us.
-    signal.raise_signal(signal.SIGTERM)
-
-
-def _has_room(descriptor: int) -> bool:
-    """Whether a write would not block; on Windows, no pipe can be asked."""
-    if sys.platform == "win32":
-        return True
-    return bool(select.select((), (descriptor,), (), 0)[1])
 
 
 async def serve_http(address: str) -> None:
     """Serve the built-in toolbox on `[HOST:]PORT`."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
-    if not port.isdecimal():
-        sys.exit(f"Cannot listen on {address}: expected [HOST:]PORT")
     log.info("Toolbox at http://%s:%s/mcp", host, port)
     if not _LOOPBACK.fullmatch(host):
         log.warning("No authentication: bind to %s in a trusted environment only", host)
-    config = uvicorn.Config(toolbox_app(host), host, int(port), log_config=None)
-    # Without a timeout, it would wait for the open streams.
-    config.timeout_graceful_shutdown = 1
+    app = toolbox_app(host)
+    options: JSON = {"log_config": None, "log_level": "warning"}
+    # Without a timeout, uvicorn would wait for the open streams.
+    options["timeout_graceful_shutdown"] = 1
+    config = uvicorn.Config(app, host, int(port), **options)
     await uvicorn.Server(config).serve()
 
 
 async def check(config: WorkbenchConfig) -> int:
     """Start every server, side by side, and report on each; 1 if one of them failed."""
-    reports: list[Awaitable[Connection]] = []
     async with running_workbench(config) as workbench:
+        reports: list[Awaitable[bool]] = []
         for toolbox, entry in config.toolboxes.items():
-            for server in entry.servers:
-                reports.append(_report(workbench, toolbox, server))
-        connections = await asyncio.gather(*reports)
-        if not connections:
-            print(f"No server is configured in {config.source}.")
+            for server in workbench.servers_of(toolbox).values():
+                reports.append(_report(server, entry.description))
+        if not reports:
+            _print(f"No server is configured in {config.source}.")
             return 1
-        tools = [tool for each in connections for tool in each.tools.values()]
-        own = [declared for declared, _ in meta_tools(config)]
-        print(f"Model context: {_cost(own, instructions(config))} before opening any,")
-        print(f"instead of {_cost(tools)} natively with {len(tools)} tools")
-        return int(not all(connection.is_up for connection in connections))
+        results = await asyncio.gather(*reports)
+        if any(results):
+            _print_context(workbench)
+        return int(not all(results))
 
 
-async def _report(workbench: Workbench, toolbox: str, server: str) -> Connection:
-    connection = workbench.start(toolbox, server)
+async def _report(server: DownstreamServer, description: str) -> bool:
+    """Start a server and print a line about it; whether the server is all right."""
+    connection = server.start()
     loop = asyncio.get_running_loop()
     began = loop.time()
-    late = loop.call_later(10, print, f"Still starting: {connection.name}")
-    await connection.settled.wait()
+    late = loop.call_later(10, _print, f"Still starting: {server.name}")
+    await connection.reach(State.UP)
     late.cancel()
     took = f"{loop.time() - began:5.1f} s"
-    result = "\n    ".join([f"FAILED  {took}  {connection.reason}", *connection.output])
-    if connection.is_up:
-        cost = _cost([], compact(workbench.describe(toolbox, [server], ["*"])))
-        result = f"ok      {took}  {len(connection.tools):3} tools  {cost}"
+    is_up = connection.state is State.UP
+    if not is_up:
+        result = connection.describe_end(separator="\n    ")
+    elif not connection.tools and server.config.tool_filters != ("*",):
+        is_up = False
+        result = "no tool of this server matches its toolFilters"
+    else:
+        answer = describe_toolbox(server.toolbox, description, [server], ["*"])
+        result = f"{len(connection.tools):3} tools  {_cost(compact(answer))}"
     # In another client's file, each server is a toolbox of its own name.
-    name = connection.name.removeprefix(f"{server}/")
-    print(f"{name:20} {result}")
-    return connection
+    name = server.name.removeprefix(f"{server.server}/")
+    _print(f"{name:20} {'ok    ' if is_up else 'FAILED'}  {took}  {result}")
+    return is_up
 
 
-def _cost(tools: list[types.Tool], text: str = "") -> str:
-    """What a text and tools take of a model's context, as clients send them."""
+def _print_context(workbench: Workbench) -> None:
+    """Print what the model's context holds with the workbench, and without."""
+    config = workbench.config
+    declarations = [tool.declaration for tool in meta_tools(config)]
+    before = _definitions(declarations) + instructions(config)
+    opened = before
+    tools: list[types.Tool] = []
+    for name, toolbox in workbench.open_toolboxes.items():
+        servers = list(toolbox.values())
+        description = config.toolboxes[name].description
+        opened += compact(describe_toolbox(name, description, servers, ["*"]))
+        for server in servers:
+            tools += server.tools.values()
+    _print(f"Model context: {_cost(before)} before anything is opened,")
+    _print(f"{_cost(opened)} with everything opened,")
+    _print(f"{_cost(_definitions(tools))} natively, with {len(tools)} tools")
+
+
+def _definitions(tools: list[types.Tool]) -> str:
+    """The parts of tools' declarations that clients pass on to a model."""
     sent = {"__all__": {"name", "description", "input_schema"}}
-    size = len(to_json(tools, include=sent)) + len(text.encode())
+    return to_json(tools, include=sent).decode()
+
+
+def _cost(text: str) -> str:
+    size = len(text.encode())
     return f"{size:,} bytes (about {size // 4:,} tokens)"
+
+
+def _print(line: str) -> None:
+    # The reader of a pipe, such as `head`, may have seen enough.
+    with suppress(BrokenPipeError):
+        print(line)
 
 
 async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
@@ -1526,44 +2032,76 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     return int(result.is_error)
 
 
-async def run_until_signal(status: int, work: Awaitable[int | None]) -> NoReturn:
-    """Await what is to be done, and end with its status; with this one after a signal.
+Signs = queue.SimpleQueue[None]  # of the end; its `put` may interrupt itself
 
-    The handlers stay until the end: a second signal must not stop the cleanup. They are
-    not the event loop's, because Windows has none there. And the end is here, because
-    that of the event loop waits for its threads, such as one that looks up a name.
+
+async def run_until_end(work: Awaitable[int | None], status: int, signs: Signs) -> None:
+    """Await the work, or stop it at a signal; then end the process.
+
+    The exit status is the result of the work, or `status` if the work was stopped. From
+    the first sign of the end on, everything has `EXIT_TIMEOUT` seconds. The process
+    ends with `os._exit`, because `asyncio.run` would wait for threads.
     """
     loop = asyncio.get_running_loop()
+    force = threading.Thread(target=_end_by_force, args=(status, signs), daemon=True)
+    force.start()
+    scope = anyio.CancelScope()
 
-    def stop() -> None:
-        # Whatever may still hang then.
-        loop.call_later(EXIT_TIMEOUT, os._exit, status)
-        scope.cancel()
+    def stop(*_: object) -> None:
+        signs.put(None)
+        loop.call_soon_threadsafe(scope.cancel)
 
-    with anyio.CancelScope() as scope:
-        # A terminal that is closed sends SIGHUP, but not to the servers' own sessions.
-        hangup = getattr(signal, "SIGHUP", signal.SIGTERM)
-        for number in (signal.SIGINT, signal.SIGTERM, hangup):
-            signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
+    # The handlers stay until the end, because a second signal must not stop the
+    # cleanup. A closed terminal sends SIGHUP, or SIGBREAK on Windows.
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), stop)
+    with scope:
         status = await work or 0
+    logging.shutdown()
+    os._exit(status)
+
+
+def _end_by_force(status: int, signs: Signs) -> None:
+    """End everything in time, even if the event loop is busy, such as with parsing."""
+    signs.get()
+    threading.Event().wait(EXIT_TIMEOUT)
+    for process in list(ServerProcess.started):
+        process.signal_group(9)
     os._exit(status)
 
 
 class _StderrHandler(logging.Handler):
-    """Writes masked lines to stderr; what a client does not read there is dropped."""
+    """Writes masked lines to stderr, in a thread: a client may not read them."""
 
     config = WorkbenchConfig({})  # whose secrets are masked
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: queue.Queue[bytes] = queue.Queue(_LOG_LINES)
+        threading.Thread(target=self._write, daemon=True).start()
+
     def emit(self, record: logging.LogRecord) -> None:
         line = self.config.mask(self.format(record)).encode(errors="replace") + b"\n"
-        # Nobody may read it any more.
-        with suppress(OSError):
-            while line and _has_room(2):
-                line = line[os.write(2, line[:_PIPE_BUF]) :]
+        with suppress(queue.Full):
+            self._lines.put_nowait(line)
+
+    def _write(self) -> None:
+        while True:
+            line = self._lines.get()
+            with suppress(OSError):
+                os.write(2, line)
+            self._lines.task_done()
+
+    def flush(self) -> None:
+        """Wait a moment for the lines that were logged last."""
+        written = self._lines.all_tasks_done
+        with written:
+            written.wait_for(lambda: not self._lines.unfinished_tasks, DRAIN_TIMEOUT)
 
 
-def main() -> None:
-    """Run the command line; it does not return."""
+def parse_arguments() -> argparse.Namespace:
+    """The command line; ends the program for options that do not go together."""
     as_it_is = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_it_is)
     add = parser.add_argument
@@ -1571,30 +2109,55 @@ def main() -> None:
     add("--check", action="store_true", help="start every server, report on each")
     add("--call", nargs="+", metavar=("NAME", "JSON"), help="call one tool")
     add("--toolbox", action="store_true", help="serve the built-in echo and time")
-    add("--http", metavar="[HOST:]PORT", help="serve echo and time over HTTP")
+    add("--http", metavar="[HOST:]PORT", help="serve the built-in toolbox over HTTP")
     add("--verbose", action="store_const", const=logging.DEBUG, help="log debug lines")
+    add("--version", action="version", version=f"mcp-workbench {__version__}")
     options = parser.parse_args()
+    is_toolbox = options.toolbox or options.http
+    if sum(map(bool, (options.check, options.call, is_toolbox))) > 1:
+        parser.error("expected only one of --check, --call and --toolbox")
+    if options.config and is_toolbox:
+        parser.error("expected no CONFIG with --toolbox or --http")
+    port = (options.http or "0").rpartition(":")[2]
+    if not port.isdecimal() or int(port) > 65535:
+        parser.error(f"--http: expected [HOST:]PORT, found {options.http}")
+    return options
+
+
+def main() -> None:
+    """Run the command line; does not return."""
+    options = parse_arguments()
     handler = _StderrHandler()
     form = "%(asctime)s %(levelname)s %(message)s"
-    logging.basicConfig(format=form, handlers=[handler])
-    usual = logging.WARNING if options.check or options.call else logging.INFO
-    log.setLevel(options.verbose or usual)  # what `--check` prints says the rest
+    # Other loggers are silent: the SDK logs parts of what a server sent, and half a
+    # secret is not found.
+    silent = logging.CRITICAL + 1
+    logging.basicConfig(format=form, handlers=[handler], level=silent)
+    is_serving = not options.check and not options.call
+    log.setLevel(options.verbose or (logging.INFO if is_serving else logging.WARNING))
+    signs: Signs = queue.SimpleQueue()
+    on_end = functools.partial(signs.put, None)
+    work: Awaitable[int | None]
     if options.http:
-        asyncio.run(run_until_signal(0, serve_http(options.http)))
-    if options.toolbox:
-        asyncio.run(run_until_signal(0, serve_stdio(create_toolbox_server())))
-    config = handler.config = find_config(options.config)
-    if options.check:
-        asyncio.run(run_until_signal(1, check(config)))
-    if options.call:
-        asyncio.run(run_until_signal(1, call_once(config, *options.call)))
-    log.info("Serving %s: %s", list(config.toolboxes), config.source)
-    if os.isatty(0):
-        log.info("Waiting for an MCP client on stdin. Ctrl-C ends; or --check, --help.")
-    asyncio.run(run_until_signal(0, serve_stdio(create_server(config))))
+        work = serve_http(options.http)
+    elif options.toolbox:
+        work = serve_stdio(create_toolbox_server(), on_end)
+    else:
+        config = handler.config = find_config(options.config)
+        if options.check:
+            work = check(config)
+        elif options.call:
+            work = call_once(config, *options.call)
+        else:
+            log.info("Serving %s: %s", list(config.toolboxes), config.source)
+            work = serve_stdio(create_server(config), on_end)
+    if is_serving and os.isatty(0):
+        log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
+    asyncio.run(run_until_end(work, int(not is_serving), signs))
 
 
 if __name__ == "__main__":
-    # What is printed to a pipe is to be there before `os._exit`.
-    cast(Any, sys.stdout).reconfigure(errors="replace", line_buffering=True)
+    # Each line is written at once, because `os._exit` would lose it.
+    stdout = cast(Any, sys.stdout)
+    stdout.reconfigure(encoding="utf-8", errors="replace", line_buffering=True)
     main()
