@@ -554,6 +554,9 @@ class DownstreamServer:
         raise ToolError(f"{subject} has not received the call: {failure}")
 
 
+Servers = list[DownstreamServer]
+
+
 @dataclass
 class Workbench:
     """The state of a running workbench, for one client."""
@@ -602,12 +605,50 @@ class Workbench:
             waiting.cancel_scope.deadline = began + ANSWER_TIMEOUT
             for server in servers:
                 waiting.start_soon(wait_for, server)
-        description = self.config.toolboxes[toolbox].description
-        answer = describe_toolbox(toolbox, description, servers, patterns)
+        answer = self.describe(toolbox, servers, patterns)
         failed = answer.get("servers_failed", {})
         if 0 < len(failed) == len(servers):
             reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
             raise ToolError(f"Toolbox '{toolbox}' could not be opened. {reasons}")
+        return answer
+
+    def describe(self, toolbox: str, servers: Servers, patterns: list[str]) -> JSON:
+        """The answer of `open_toolbox`: the state of these servers, and their tools.
+
+        A server's own instructions come with every answer for the whole toolbox. With
+        parts of it, they come until they have been told without a cut.
+        """
+        up, starting, failed, texts = [], [], {}, {}
+        for server in servers:
+            connection = server.connection
+            if connection is None or connection.state is State.STARTING:
+                starting.append(server)
+            elif connection.state is State.UP:
+                up.append(server)
+                text = connection.session.instructions
+                if text and (patterns == ["*"] or not server.is_introduced):
+                    texts[server.server] = text
+            else:
+                failed[server.server] = connection.describe_end()
+        tools = find_tools(up, patterns)
+        answer: JSON = {
+            "toolbox": toolbox,
+            "description": self.config.toolboxes[toolbox].description,
+            "servers_connected": len(up),
+            "servers_failed": failed,
+            "servers_connecting": [server.server for server in starting],
+            "note": describe_part(up, starting, patterns, tools),
+            "instructions": {**texts},
+            "tools": tools,
+        }
+        if json_length(answer) > ANSWER_LIMIT:
+            shrink(answer)
+        for server in up:
+            told = answer["instructions"].get(server.server)
+            server.is_introduced |= told == texts.get(server.server)
+        for key in ("servers_failed", "servers_connecting", "note", "instructions"):
+            if not answer[key]:
+                del answer[key]
         return answer
 
     async def use_tool(
@@ -660,80 +701,40 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
         task_group.cancel_scope.cancel()
 
 
-def describe_toolbox(
-    toolbox: str, description: str, servers: list[DownstreamServer], patterns: list[str]
-) -> JSON:
-    """The answer of `open_toolbox`: the state of these servers, and their tools.
-
-    A server's own instructions come with every answer for the whole toolbox. With parts
-    of it, they come until they have been told without a cut.
-    """
-    up = []
-    starting = []
-    failed = {}
-    texts = {}
-    for server in servers:
-        connection = server.connection
-        if connection is None or connection.state is State.STARTING:
-            starting.append(server)
-        elif connection.state is State.UP:
-            up.append(server)
-            text = connection.session.instructions
-            if text and (patterns == ["*"] or not server.is_introduced):
-                texts[server.server] = text
-        else:
-            failed[server.server] = connection.describe_end()
-    tools, note = find_tools(up, starting, patterns)
-    answer: JSON = {
-        "toolbox": toolbox,
-        "description": description,
-        "servers_connected": len(up),
-        "servers_failed": failed,
-        "servers_connecting": [server.server for server in starting],
-        "note": note,
-        "instructions": {**texts},
-        "tools": tools,
-    }
-    if json_length(answer) > ANSWER_LIMIT:
-        shrink(answer)
-    for server in up:
-        name = server.server
-        server.is_introduced |= answer["instructions"].get(name) == texts.get(name)
-    for key in ("servers_failed", "servers_connecting", "note", "instructions"):
-        if not answer[key]:
-            del answer[key]
-    return answer
+def find_tools(servers: Servers, patterns: list[str]) -> list[JSON]:
+    """The entries of the servers' tools that a pattern matches."""
+    return [
+        describe_tool(server, tool)
+        for server in servers
+        for name, tool in server.tools.items()
+        if find_patterns(patterns, server.toolbox, server.server, name)
+    ]
 
 
-def find_tools(
-    up: list[DownstreamServer], starting: list[DownstreamServer], patterns: list[str]
-) -> tuple[list[JSON], str]:
-    """The entries of the tools that a pattern matches, and a note about them.
+def describe_part(
+    up: Servers, starting: Servers, patterns: list[str], tools: list[JSON]
+) -> str:
+    """The note of an answer: what is missing from it, and how to get it.
 
     With patterns, the note has the total, so that the model can widen its search.
     """
-    unmatched = set(patterns)
-    tools = []
-    for server in up:
-        for name, tool in server.tools.items():
-            found = find_patterns(patterns, server.toolbox, server.server, name)
-            unmatched -= found
-            if found:
-                tools.append(describe_tool(server, tool))
     notes = []
     if patterns != ["*"]:
         total = sum(len(server.tools) for server in up)
         names = ", ".join(server.server for server in up) or "no server"
         notes.append(f"{len(tools)} of {total} tools of {names} match.")
-    for server in starting:
-        unmatched -= find_patterns(patterns, server.toolbox, server.server)
-    if unmatched - {"*"}:
-        notes.append(f"No tool matches {', '.join(sorted(unmatched))}.")
+        matched = set()
+        for server in starting:
+            matched |= find_patterns(patterns, server.toolbox, server.server)
+        for tool in tools:
+            matched |= find_patterns(patterns, *tool["name"].split("__", 2))
+        if unmatched := sorted(set(patterns) - matched):
+            notes.append(f"No tool matches {', '.join(unmatched)}.")
     if starting:
         names = ", ".join(server.server for server in starting)
         again = "Call open_toolbox again to get their tools."
         notes.append(f"Still starting: {names}. {again}")
-    return tools, " ".join(notes)
+    return " ".join(notes)
 
 
 def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
@@ -1932,21 +1933,21 @@ async def serve_http(address: str) -> None:
     log.info("Toolbox at http://%s:%s/mcp", host, port)
     if not _LOOPBACK.fullmatch(host):
         log.warning("No authentication: bind to %s in a trusted environment only", host)
-    app = toolbox_app(host)
-    options: JSON = {"log_config": None, "log_level": "warning"}
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    config = uvicorn.Config(toolbox_app(host), host, int(port), log_config=None)
     # Without a timeout, uvicorn would wait for the open streams.
-    options["timeout_graceful_shutdown"] = 1
-    config = uvicorn.Config(app, host, int(port), **options)
+    config.timeout_graceful_shutdown = 1
     await uvicorn.Server(config).serve()
 
 
 async def check(config: WorkbenchConfig) -> int:
     """Start every server, side by side, and report on each; 1 if one of them failed."""
     async with running_workbench(config) as workbench:
-        reports: list[Awaitable[bool]] = []
-        for toolbox, entry in config.toolboxes.items():
-            for server in workbench.servers_of(toolbox).values():
-                reports.append(_report(server, entry.description))
+        reports = [
+            _report(workbench, server)
+            for toolbox in config.toolboxes
+            for server in workbench.servers_of(toolbox).values()
+        ]
         if not reports:
             _print(f"No server is configured in {config.source}.")
             return 1
@@ -1956,7 +1957,7 @@ async def check(config: WorkbenchConfig) -> int:
         return int(not all(results))
 
 
-async def _report(server: DownstreamServer, description: str) -> bool:
+async def _report(workbench: Workbench, server: DownstreamServer) -> bool:
     """Start a server and print a line about it; whether the server is all right."""
     connection = server.start()
     loop = asyncio.get_running_loop()
@@ -1965,33 +1966,27 @@ async def _report(server: DownstreamServer, description: str) -> bool:
     await connection.reach(State.UP)
     late.cancel()
     took = f"{loop.time() - began:5.1f} s"
-    is_up = connection.state is State.UP
-    if not is_up:
-        result = connection.describe_end(separator="\n    ")
+    if connection.state is not State.UP:
+        result = f"FAILED  {took}  " + connection.describe_end(separator="\n    ")
     elif not connection.tools and server.config.tool_filters != ("*",):
-        is_up = False
-        result = "no tool of this server matches its toolFilters"
+        result = f"FAILED  {took}  no tool of this server matches its toolFilters"
     else:
-        answer = describe_toolbox(server.toolbox, description, [server], ["*"])
-        result = f"{len(connection.tools):3} tools  {_cost(compact(answer))}"
+        answer = workbench.describe(server.toolbox, [server], ["*"])
+        cost = _cost(compact(answer))
+        result = f"ok      {took}  {len(connection.tools):3} tools  {cost}"
     # In another client's file, each server is a toolbox of its own name.
-    name = server.name.removeprefix(f"{server.server}/")
-    _print(f"{name:20} {'ok    ' if is_up else 'FAILED'}  {took}  {result}")
-    return is_up
+    _print(f"{server.name.removeprefix(f'{server.server}/'):20} {result}")
+    return result.startswith("ok")
 
 
 def _print_context(workbench: Workbench) -> None:
     """Print what the model's context holds with the workbench, and without."""
-    config = workbench.config
-    declarations = [tool.declaration for tool in meta_tools(config)]
-    before = _definitions(declarations) + instructions(config)
-    opened = before
+    own = [tool.declaration for tool in meta_tools(workbench.config)]
+    before = opened = _definitions(own) + instructions(workbench.config)
     tools: list[types.Tool] = []
     for name, toolbox in workbench.open_toolboxes.items():
-        servers = list(toolbox.values())
-        description = config.toolboxes[name].description
-        opened += compact(describe_toolbox(name, description, servers, ["*"]))
-        for server in servers:
+        opened += compact(workbench.describe(name, [*toolbox.values()], ["*"]))
+        for server in toolbox.values():
             tools += server.tools.values()
     _print(f"Model context: {_cost(before)} before anything is opened,")
     _print(f"{_cost(opened)} with everything opened,")
