@@ -98,7 +98,7 @@ TEXT_LIMIT = 1_000  # characters of one description, where an answer is too long
 MAX_PAGES = 250  # of one `tools/list`; a server with more pages is looping
 
 log = logging.getLogger("workbench")
-JSON = dict[str, Any]  # a JSON object
+JSON = dict[str, Any]  # a JSON object, such as the wire form of a result
 OnProgress = ProgressFnT | None
 
 
@@ -467,11 +467,17 @@ def find_patterns(patterns: list[str], *names: str) -> set[str]:
 
 
 class ToolError(Exception):
-    """An error that a model can act on, in one sentence: a result with `isError`."""
+    """An error that a model can act on, in one sentence.
+
+    `tool_server` turns the error into a result with `isError`.
+    """
 
 
 class NotDelivered(ToolError):
-    """A request has not reached its server, so that it may be sent once more."""
+    """A request has not reached its server.
+
+    A call that ended so may be sent once more, and no other call may.
+    """
 
 
 @dataclass
@@ -520,7 +526,7 @@ class DownstreamServer:
         await connection.run()
 
     async def connect(self) -> Connection:
-        """Wait until the server is up with its current tools, or has failed to start."""
+        """Wait until the server is up with current tools, or has failed to start."""
         connection = self.start()
         was_up = connection.state is State.UP
         await connection.wait_until_current()
@@ -547,11 +553,10 @@ class DownstreamServer:
             if tool not in connection.tools:
                 near = self.workbench.find_nearest(self.prefix + tool)
                 raise ToolError(f"{subject} has no tool '{tool}', nearest: {near}")
-            try:
+            with suppress(NotDelivered):
                 return await connection.call({**params, "name": tool}, on_progress)
-            except NotDelivered as error:
-                failure = error
-        raise ToolError(f"{subject} has not received the call: {failure}")
+        why = connection.describe_end()
+        raise ToolError(f"{subject} has not received the call: {why}")
 
 
 Servers = list[DownstreamServer]
@@ -568,7 +573,10 @@ class Workbench:
     open_toolboxes: dict[str, dict[str, DownstreamServer]] = field(default_factory=dict)
 
     def servers_of(self, toolbox: str) -> dict[str, DownstreamServer]:
-        """The servers of a toolbox, without starting them. Raises `ToolError`."""
+        """The servers of a toolbox, by name, without starting them.
+
+        Raises `ToolError` for a toolbox that is not configured.
+        """
         if toolbox not in self.config.toolboxes:
             names = ", ".join(self.config.toolboxes)
             text = f"Toolbox '{toolbox}' not found. Available toolboxes: {names}"
@@ -618,7 +626,8 @@ class Workbench:
         A server's own instructions come with every answer for the whole toolbox. With
         parts of it, they come until they have been told without a cut.
         """
-        up, starting, failed, texts = [], [], {}, {}
+        up, starting = [], []
+        failed, texts = {}, {}
         for server in servers:
             connection = server.connection
             if connection is None or connection.state is State.STARTING:
@@ -683,7 +692,10 @@ class Workbench:
         return ", ".join(difflib.get_close_matches(name, names, cutoff=0))
 
     def tell_roots_changed(self) -> None:
-        """Tell every open server that may ask for the client's roots to ask again."""
+        """Tell every open server that the client's roots have changed.
+
+        https://modelcontextprotocol.io/specification/2025-11-25/client/roots
+        """
         for toolbox in self.open_toolboxes.values():
             for server in toolbox.values():
                 if server.connection is not None:
@@ -822,14 +834,21 @@ def json_length(value: Any) -> int:
 
 
 class OwnTool(NamedTuple):
-    """A tool of ours: its declaration, and the adapter that checks and calls it."""
+    """A tool of this program.
+
+    The adapter validates a call's arguments against the schema and calls the function.
+    """
 
     declaration: types.Tool
     adapter: TypeAdapter[Any]
 
 
 def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> OwnTool:
-    """A tool with a function's name, docstring, and parameters after the context."""
+    """Make a tool of an async function.
+
+    The tool has the function's name and docstring, and an input schema of its
+    parameters. The first parameter, `context`, is the SDK's request context.
+    """
     adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, function))
     schema = adapter.json_schema()
     schema["required"].remove("context")
@@ -882,7 +901,10 @@ def text_result(text: str, is_error: bool = False) -> JSON:
 
 
 def _decode(value: Any) -> Any:
-    """The JSON that a string holds: models send lists and objects as strings."""
+    """The JSON that a string holds; any other value unchanged, and {} for nothing.
+
+    Models send lists and objects as strings.
+    """
     with suppress(TypeError, ValueError):
         value = from_json(value)
     return value or {}
@@ -953,7 +975,10 @@ async def use_tool(
 
 
 def instructions(config: WorkbenchConfig) -> str:
-    """The plain text that tells a client about the toolboxes when it connects."""
+    """The plain text about the toolboxes that a client gets when it connects.
+
+    https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#initialization
+    """
     if not config.toolboxes:
         return f"No toolboxes configured. Add them to 'toolboxes' in {config.source}."
     lines = ["Available Toolboxes:"]
@@ -980,7 +1005,10 @@ def meta_tools(config: WorkbenchConfig) -> list[OwnTool]:
 
 
 def create_server(config: WorkbenchConfig) -> Server[Any]:
-    """The workbench as a low-level MCP server, to be run for one client."""
+    """The workbench as a low-level MCP server, to be run for one client.
+
+    Each run has a workbench of its own, whose servers are stopped when the run ends.
+    """
 
     async def set_level(context: Any, params: types.SetLevelRequestParams) -> JSON:
         context.lifespan_context.upstream.log_level = params.level
@@ -1004,12 +1032,16 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # === Connections ======================================================================
 # One start of a server: its session, its tools, the calls to it, and its questions.
 #
-# A transport, in the next section, carries the messages. It is a context manager that
-# yields `Streams`, and raises on entry what is wrong with the server. It calls
-# `on_output` for each line of the server that is no message, and `on_closed`, with a
-# reason, when nothing can be sent any more. Its `transmit` waits for nothing but the
-# answer to a request. It raises `NotDelivered` for a request that the server cannot
-# have received, and `ToolError` for one that failed in another way.
+# A transport, in the next section, carries the messages:
+#
+# - A transport is an async context manager that yields `Streams`. Entering the context
+#   raises what is wrong with the server.
+# - `transmit` waits for nothing but the answer to a request. `transmit` raises
+#   `NotDelivered` for a request that the server cannot have received, and `ToolError`
+#   for a request that failed in another way.
+# - The transport calls `on_output` for each line of the server that is no message.
+# - The transport calls `on_closed`, with a reason, when nothing can be sent any more.
+#   The messages may go on after that, with the answers to calls in flight.
 
 Mask = Callable[[str], str]
 OnOutput = Callable[[bytes], None]
@@ -1028,7 +1060,11 @@ _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 
 @dataclass
 class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
-    """Both directions of a connection, in the form that the SDK's sessions want."""
+    """Both directions of a connection, in the form that the SDK's sessions want.
+
+    The SDK closes its streams; `aclose` does nothing, because the transport closes what
+    is behind these.
+    """
 
     next_message: Callable[[], Awaitable[SessionMessage]]
     transmit: Callable[[SessionMessage], Awaitable[None]]
@@ -1041,16 +1077,19 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
         await self.transmit(item)
 
     async def aclose(self) -> None:
-        """Do nothing: the transport closes what is behind the streams."""
+        pass
 
 
 @dataclass
 class Upstream:
-    """The workbench as its connections see it: its client, secrets and environment."""
+    """The side of the client, as the connections to servers see it.
+
+    `client` is the session of the last request, so questions of servers go there.
+    """
 
     mask: Mask
     environment: Mapping[str, str]  # inherited by every server process
-    client: ServerSession | None = None  # of the last request, if it can be asked
+    client: ServerSession | None = None  # None for a client that cannot be asked
     log_level: types.LoggingLevel = "debug"  # the lowest that the client wants to see
 
 
@@ -1103,17 +1142,23 @@ class Connection:
         self._changed = anyio.Event()
 
     def _enter(self, state: State) -> None:
-        """Change the state. No other line does."""
+        """Change the state. No other method may."""
         self.state = state
         self._notify()
 
     async def reach(self, state: State) -> None:
-        """Wait until the connection is in this state, or in a later one."""
+        """Wait until the connection is in this state, or in a later one.
+
+        A connection that cannot be started reaches `State.ENDED` without being up.
+        """
         while self.state < state:
             await self._changed.wait()
 
     def close(self, reason: str) -> None:
-        """Send nothing from now on. Only the first reason counts."""
+        """Send nothing from now on; the transport calls this method.
+
+        The first reason is kept, because later ones are consequences of the first.
+        """
         if not self._reason:
             self._reason = " ".join(self.upstream.mask(reason).split())
         if self.state is State.UP:
@@ -1128,12 +1173,15 @@ class Connection:
             log.info("[%s] %s", self.name, text[:4000])
 
     def describe_end(self, separator: str = "; stderr: ") -> str:
-        """Why the server is not up, with the last lines of its stderr."""
+        """The reason why the server is not up, with the last lines of its stderr."""
         reason = self._reason or "still starting, call again"
         return separator.join([reason, *self._output])
 
     async def run(self) -> None:
-        """Start the server, keep the connection, and leave nothing of it behind."""
+        """Start the server, keep the connection, and leave nothing of it behind.
+
+        The method never raises: `describe_end` has the reason of a failure.
+        """
         enter = remote_transport if self.config.url else process_transport
         try:
             with anyio.move_on_after(CONNECT_TIMEOUT) as starting:
@@ -1165,7 +1213,10 @@ class Connection:
         return self.session
 
     async def _negotiate(self) -> None:
-        """Agree on an era: the newer one only where the server refuses the older."""
+        """Agree on an era: the newer one only where the server refuses the older.
+
+        A server of the newer era could not ask the client.
+        """
         try:
             await self.session.initialize()
         except Exception:
@@ -1207,14 +1258,21 @@ class Connection:
         self._request_listing()
 
     def _request_listing(self) -> None:
-        """Have the tools listed again, in a listing that begins from now on."""
+        """Have the tools listed again, in a listing that begins from now on.
+
+        No `await` stands between the check and `put_nowait`, so the queue never holds
+        more than one listing.
+        """
         # A listing that has not begun will show this change as well.
         if self._listings.empty():
             self._listed = anyio.Event()
             self._listings.put_nowait(self._listed)
 
     async def wait_until_current(self) -> None:
-        """Wait until it is up or has ended, then a while for a listing that is due."""
+        """Wait until the server is up or has failed, then until its tools are current.
+
+        The wait for a listing that is due takes at most `OPEN_TIMEOUT`.
+        """
         has_discovered = self.state is State.UP and self.session.discover_result
         if self.state is State.UP and (self.config.url or has_discovered):
             # An announcement may have been missed: a remote server's stream can break,
@@ -1226,7 +1284,10 @@ class Connection:
             await self._listed.wait()
 
     async def _keep_current(self) -> None:
-        """Do the listings that are asked for, one at a time."""
+        """Do the listings that are asked for, one at a time.
+
+        A listing that fails leaves the tools as they were.
+        """
         while True:
             listed = await self._listings.get()
             try:
@@ -1236,13 +1297,17 @@ class Connection:
                 log.warning("%s: kept its old tools: %s", self.name, explain(error))
             finally:
                 listed.set()
-            # A server that announces a change after each listing would keep us busy.
+            # A server may announce a change after each listing. Without the pause, its
+            # listings would follow one another for ever.
             self._is_awaited = anyio.Event()
             with anyio.move_on_after(LISTING_PAUSE):
                 await self._is_awaited.wait()
 
     async def _list_tools(self) -> None:
-        """Get all pages of the server's tools; keep those that the filters allow."""
+        """Get all pages of the server's tools; keep those that the filters allow.
+
+        https://modelcontextprotocol.io/specification/2025-11-25/server/tools#listing-tools
+        """
         tools: dict[str, types.Tool] = {}
         cursor: str | None = None
         seen: set[str | None] = {""}
@@ -1285,7 +1350,7 @@ class Connection:
         return await client.send_request(request(params=params), result)
 
     async def tell_roots_changed(self) -> None:
-        """Tell the server, if it may ask for the client's roots, to ask again."""
+        """Tell a server that was offered the client's roots to ask for them again."""
         if self.state is State.UP and self.offered.roots:
             await self.session.send_notification(types.RootsListChangedNotification())
 
@@ -1302,12 +1367,11 @@ class Connection:
         call = object()
         self._calls.add(call)
         try:
-            # The SDK's `call_tool` would check the result, after the side effect.
+            # `ClientSession.call_tool` would check the result against the tool's output
+            # schema, and raise after the side effect has happened.
             result: JSON = await self.session.send_request(
                 request, _RAW_RESULT, progress_callback=on_progress
             )
-        except NotDelivered:
-            raise NotDelivered(self.describe_end()) from None
         except MCPError as error:
             # A server may use this code itself, and live on.
             if error.code != types.CONNECTION_CLOSED or self.state is State.UP:
@@ -1346,8 +1410,8 @@ def first_problem(error: ValidationError) -> str:
 
 
 # === Transports =======================================================================
-# The ways in which a connection's messages travel: over the pipes of a process, or to a
-# remote endpoint. At the end stands what Windows needs.
+# A connection's messages travel over the pipes of a process, or over HTTP to a remote
+# server. The last part of this section is for Windows alone.
 
 _READ_AHEAD = 8 << 20  # bytes: more than a pipe can hold when its process exits
 _LINE_LIMIT = 128 << 20  # bytes of one message
@@ -1361,7 +1425,11 @@ Read = Callable[[int], Awaitable[bytes]]
 
 
 def _read_message(line: bytes) -> types.JSONRPCMessage | None:
-    """A JSON-RPC message, or None; for an answer that is not valid, an error."""
+    """The JSON-RPC message in a line or a body; None for anything else.
+
+    An answer whose id can be read, but that is not valid, becomes an error with that
+    id, because its call would otherwise wait for ever.
+    """
     adapter: TypeAdapter[types.JSONRPCMessage] = types.jsonrpc_message_adapter
     text = line.decode(errors="replace")
     message = _decode(text)
@@ -1384,9 +1452,12 @@ def _dump(message: types.JSONRPCMessage) -> bytes:
 
 
 async def _lines(read: Read, limit: int) -> AsyncIterator[bytes]:
-    """The lines that can be read, without their ends and cut to `limit` bytes."""
+    """The lines that can be read, without their ends.
+
+    Only the first `limit` bytes of a longer line are kept.
+    """
     line = bytearray()
-    # A broken pipe has ended.
+    # A broken pipe counts as an end.
     with suppress(OSError):
         while chunk := await read(65536):
             *ends, rest = chunk.split(b"\n")
@@ -1404,7 +1475,8 @@ async def _lines(read: Read, limit: int) -> AsyncIterator[bytes]:
 async def _messages(read: Read, on_output: OnOutput) -> AsyncIterator[SessionMessage]:
     """The messages that can be read, one a line; `on_output` gets all other lines.
 
-    A line that is too long ends them, because the answer in it could not be given.
+    The messages end with a line that is too long: the call whose answer the line was
+    would otherwise wait for ever.
     """
     async for line in _lines(read, _LINE_LIMIT):
         message = _read_message(line)
@@ -1419,11 +1491,11 @@ async def _messages(read: Read, on_output: OnOutput) -> AsyncIterator[SessionMes
 class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
     """A server process: messages on its stdout, log lines on its stderr, and its end.
 
-    The SDK's `stdio_client` takes the end of stdout, which a child may hold open, for
-    the end of the server, and leaves such a child running.
+    The SDK's `stdio_client` is not used. It takes the end of stdout for the end of the
+    server, although a child may hold stdout open, and leaves such a child running.
     """
 
-    # All that may be alive, so that the program's end by force can kill them.
+    # The processes that may be alive, for the program's end by force.
     started: ClassVar[set[ServerProcess]] = set()
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
@@ -1450,7 +1522,10 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         asyncio.get_running_loop().call_later(DRAIN_TIMEOUT, self._process.close)
 
     async def messages(self) -> AsyncIterator[SessionMessage]:
-        """The messages on stdout, until all has been read and the process has ended."""
+        """The messages on stdout, to its end.
+
+        Then the transport is closed, with the exit status of the process as the reason.
+        """
         async for message in _messages(self.stdout.read, self._on_output):
             yield message
         # By the end of stderr, the exit status is known as well.
@@ -1467,16 +1542,20 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         await self._exited.wait()
 
     async def send(self, item: SessionMessage) -> None:
-        """Write a message to stdin; `NotDelivered` for a request that nobody reads."""
-        # The write is not waited for: a server that does not read must delay nobody.
+        """Write a message to stdin.
+
+        Raises `NotDelivered` for a request after stdin was closed at the other end.
+        """
+        # No `drain`: a server that does not read its stdin must delay nobody.
         self.stdin.write(_dump(item.message) + b"\n")
         if self.stdin.is_closing() and isinstance(item.message, types.JSONRPCRequest):
             self._on_closed("closed its stdin")
             raise NotDelivered("the server has closed its stdin")
 
     async def stop(self) -> None:
-        """Close stdin, then send SIGTERM, then SIGKILL, to the whole process group.
+        """Close stdin, then send SIGTERM, then SIGKILL to the whole process group.
 
+        Each step has `EXIT_GRACE` seconds, and ends when none of the group is left.
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
         self.stdin.close()
@@ -1490,7 +1569,10 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         self._process.close()
 
     def signal_group(self, number: int) -> bool:
-        """Signal the process group, and tell if any of it is left; 0 only asks."""
+        """Signal the process group, and return whether there was any process in it.
+
+        The number 0 sends nothing.
+        """
         if sys.platform == "win32":
             return signal_job(self._job, number)
         with suppress(ProcessLookupError, PermissionError):
@@ -1529,7 +1611,7 @@ async def process_transport(
 
 
 def _explain_start(config: ServerConfig, options: JSON, error: OSError) -> str:
-    """Why a process could not be started, and what to do about it."""
+    """The reason why a process could not be started, and what to do about it."""
     path = options["env"].get("PATH")
     if not os.path.isdir(options["cwd"]):
         return f"cwd: no such directory: {config.cwd}"
@@ -1544,8 +1626,9 @@ def _explain_start(config: ServerConfig, options: JSON, error: OSError) -> str:
 class RemoteServer:
     """A remote server, over Streamable HTTP or the older SSE transport.
 
-    A message is posted in the task that sends it. So a failure is raised there and
-    ends no other request, and cancelling that task closes its HTTP connection.
+    A message is posted in the task that sends it. A failure is raised in that task and
+    ends no other request. Cancelling the task closes its HTTP connection.
+
     https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
     """
 
@@ -1561,7 +1644,8 @@ class RemoteServer:
         self.has_endpoint = anyio.Event()
         self._http = httpx2.AsyncClient(
             headers=_HEADERS | dict(config.headers),
-            # No read or write timeout: a call may run for hours, an upload be slow.
+            # There is no read or write timeout, because a call may run for hours and an
+            # upload may be slow.
             timeout=httpx2.Timeout(REPLY_TIMEOUT, read=None, write=None),
             limits=httpx2.Limits(keepalive_expiry=2.0),
             follow_redirects=True,
@@ -1575,7 +1659,7 @@ class RemoteServer:
             raise httpx2.RequestError("the server leads to another host")
 
     async def send(self, item: SessionMessage) -> None:
-        """Post a message; for a request, until its answer has come."""
+        """Post a message. A request returns when its answer has come."""
         headers = getattr(item.metadata, "headers", None)
         content: JSON = {"headers": headers, "content": _dump(item.message)}
         if isinstance(item.message, types.JSONRPCRequest):
@@ -1585,7 +1669,7 @@ class RemoteServer:
             await self._try("POST", content)
         if getattr(item.message, "method", "") == "notifications/initialized":
             # The session sets the protocol version in the headers of its requests and
-            # notifications, but not of its answers, nor of the `GET` of `listen`.
+            # notifications. Its answers and the GET of `listen` need the header, too.
             self._http.headers.update(headers)
             self._is_initialized.set()
 
@@ -1611,7 +1695,10 @@ class RemoteServer:
             raise
 
     async def listen(self) -> None:
-        """Read what belongs to no request; over the older transport, everything."""
+        """Read the messages that belong to no request of ours.
+
+        Over the older transport, every message of the server comes here.
+        """
         if self.is_sse:
             reason = await self._try("GET", {}) or "closed its event stream"
             self._on_closed(reason)
@@ -1624,14 +1711,20 @@ class RemoteServer:
             await anyio.sleep(60 if failure else 1)
 
     async def aclose(self) -> None:
-        """End the session, because some servers keep a process for each, and leave."""
+        """End the session, and close all HTTP connections.
+
+        Some servers keep a process or a browser for each session that was not ended.
+        """
         with anyio.move_on_after(EXIT_GRACE, shield=True):
             if _SESSION_ID in self._http.headers:
                 await self._try("DELETE", {})
             await self._http.aclose()
 
     async def _try(self, method: str, content: JSON) -> str:
-        """Make an HTTP request whose failure ends nothing; return why it has failed."""
+        """Make an HTTP request whose failure ends nothing.
+
+        Returns the reason of the failure, or an empty string.
+        """
         try:
             await self._exchange(method, content)
         except ToolError as error:
@@ -1642,10 +1735,11 @@ class RemoteServer:
     async def _exchange(
         self, method: str, content: JSON, request_id: str = ""
     ) -> httpx2.ServerSentEvent | None:
-        """Make an HTTP request, and hand on what comes, up to the answer with this id.
+        """Make an HTTP request, and hand on the messages of the response.
 
-        Returns the last event if the answer is still to come, in a resumed stream.
-        Raises what `_refusal` returns.
+        With a request id, returns None when that request is answered. Otherwise,
+        returns the last event, from which the stream can be resumed. Raises
+        `ToolError`, `NotDelivered`, or the `MCPError` in a response with an HTTP error.
         """
         event = httpx2.ServerSentEvent()
         try:
@@ -1663,7 +1757,7 @@ class RemoteServer:
         return event
 
     def _receive(self, event: httpx2.ServerSentEvent, request_id: str) -> bool:
-        """Hand on the message of an event, and tell if it answers this request."""
+        """Hand on the message of an event; return whether it answers this request."""
         if self.is_sse and event.event == "endpoint":
             self._endpoint = self._url.join(event.data)
             self.has_endpoint.set()
@@ -1676,7 +1770,7 @@ class RemoteServer:
     def _refusal(
         self, response: httpx2.Response, body: str, request_id: str
     ) -> ToolError | MCPError:
-        """Why a request was not answered, and what to do about it."""
+        """The reason why a request was not answered, and what to do about it."""
         status = response.status_code
         text = f"{self._address}: HTTP {status}"
         request = response.request
@@ -1697,7 +1791,7 @@ class RemoteServer:
 
 
 async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentEvent]:
-    """The events of a response; a body that is no stream of them is one event."""
+    """The events of a response. Any other body counts as one event."""
     content_type = response.headers.get("content-type", "")
     if response.is_success and content_type.startswith("text/event-stream"):
         async for event in httpx2.EventSource(response, _LINE_LIMIT):
@@ -1756,7 +1850,7 @@ if sys.platform == "win32":
         return job
 
     def signal_job(job: Any, number: int) -> bool:
-        """End the processes of a job, and tell if there were any; 0 only asks."""
+        """End the processes of a job; return whether there were any. 0 ends none."""
         if number:
             win32job.TerminateJobObject(job, 1)
         kind = win32job.JobObjectBasicAccountingInformation
@@ -1792,7 +1886,10 @@ async def time(context: Any, timezone: _Timezone) -> JSON:
 
 
 def create_toolbox_server() -> Server[Any]:
-    """The built-in toolbox as a low-level MCP server. A tool is added here."""
+    """The built-in toolbox as a low-level MCP server.
+
+    To add a tool, write an async function like `echo` and list it here.
+    """
     tools = [make_tool(echo, "Echo Tool"), make_tool(time, "Time Tool")]
     return tool_server("mcp-toolbox", tools, WorkbenchConfig({}))
 
@@ -1840,9 +1937,9 @@ def toolbox_app(bound_to: str) -> ASGIApp:
 
 
 def _renaming(send: Send) -> Send:
-    """Send the older SSE transport's responses in the form that its clients know.
+    """Change the older SSE transport's responses to the form that its clients know.
 
-    The SDK calls the parameter `session_id`, and answers 404 for an unknown session.
+    The SDK names the parameter `session_id`, and answers 404 for an unknown session.
     Clients of the TypeScript toolbox expect `sessionId` and 400.
     """
 
@@ -1867,8 +1964,11 @@ _PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that fit where there is an
 async def serve_stdio(server: Server[Any], on_end: Callable[[], None]) -> None:
     """Serve over stdin and stdout, and return when one of them is closed.
 
-    `on_end` is called as soon as that is known, maybe by another thread, and before the
-    server is stopped. (The SDK's own streams wait for the end of stdin in any case.)
+    `on_end` is called as soon as the end is known, before the server is stopped, and
+    maybe by another thread.
+
+    The SDK's own stdio streams are not used, because they cannot be left before the end
+    of stdin.
     """
     outgoing, unsent = anyio.create_memory_object_stream[bytes](math.inf)
     refusal = types.ErrorData(code=types.METHOD_NOT_FOUND, message="Method not found")
@@ -1887,7 +1987,8 @@ async def serve_stdio(server: Server[Any], on_end: Callable[[], None]) -> None:
                 await send(SessionMessage(no))
 
     async def send(item: SessionMessage) -> None:
-        # Nothing is waited for: a client that does not read must not delay our end.
+        # The client may not read its end. `send` does not wait for the client, so that
+        # the shutdown does not either.
         is_read = outgoing.statistics().current_buffer_used < _UNREAD_LIMIT
         if is_read or not isinstance(item.message, types.JSONRPCNotification):
             outgoing.send_nowait(_dump(item.message) + b"\n")
@@ -1904,7 +2005,10 @@ async def serve_stdio(server: Server[Any], on_end: Callable[[], None]) -> None:
 
 
 def _read_stdin(size: int, on_end: Callable[[], None]) -> bytes:
-    """Read in a thread, which notices the end even if the event loop is busy."""
+    """Read some bytes from stdin, in a thread.
+
+    The thread notices the end of stdin even while the event loop is busy.
+    """
     chunk = os.read(0, size)
     if not chunk:
         on_end()
@@ -1912,8 +2016,10 @@ def _read_stdin(size: int, on_end: Callable[[], None]) -> bytes:
 
 
 async def _write_stdout(lines: AsyncIterator[bytes]) -> None:
-    """Write all these lines, unless stdout is closed before."""
-    # Answers are written after the end of stdin, too, until `EXIT_TIMEOUT` has passed.
+    """Write all these lines, unless stdout is closed before.
+
+    Lines are written after the end of stdin, too, until `EXIT_TIMEOUT` has passed.
+    """
     with anyio.CancelScope(shield=True), suppress(OSError):
         async for line in lines:
             rest = memoryview(line)
@@ -1941,7 +2047,10 @@ async def serve_http(address: str) -> None:
 
 
 async def check(config: WorkbenchConfig) -> int:
-    """Start every server, side by side, and report on each; 1 if one of them failed."""
+    """Start all servers side by side, and print a line for each.
+
+    Returns the exit status: 1 if a server has failed, or if there is none.
+    """
     async with running_workbench(config) as workbench:
         reports = [
             _report(workbench, server)
@@ -1958,7 +2067,7 @@ async def check(config: WorkbenchConfig) -> int:
 
 
 async def _report(workbench: Workbench, server: DownstreamServer) -> bool:
-    """Start a server and print a line about it; whether the server is all right."""
+    """Start a server and print a line about it; return whether it is all right."""
     connection = server.start()
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -2011,7 +2120,10 @@ def _print(line: str) -> None:
 
 
 async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
-    """Call one tool as an MCP client does and print its result; the exit status."""
+    """Call one tool as an MCP client does, and print its result.
+
+    Returns the exit status: 1 for an error.
+    """
     given = {"toolbox_name": name.split("__")[0], "tool_name": name}
     given["arguments"] = " ".join(words) or "{}"
     async with Client(create_server(config), mode="legacy") as client:
@@ -2027,15 +2139,19 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     return int(result.is_error)
 
 
-Signs = queue.SimpleQueue[None]  # of the end; its `put` may interrupt itself
+# The signs of the end: the first one counts. A signal handler may put a sign into this
+# kind of queue while another `put` is interrupted.
+Signs = queue.SimpleQueue[None]
 
 
 async def run_until_end(work: Awaitable[int | None], status: int, signs: Signs) -> None:
-    """Await the work, or stop it at a signal; then end the process.
+    """Await the work, or stop it at a signal. Then end the process.
 
-    The exit status is the result of the work, or `status` if the work was stopped. From
-    the first sign of the end on, everything has `EXIT_TIMEOUT` seconds. The process
-    ends with `os._exit`, because `asyncio.run` would wait for threads.
+    The exit status is the result of the work, or `status` if the work was stopped. The
+    process ends `EXIT_TIMEOUT` seconds after the first sign of the end, at the latest.
+
+    The process ends with `os._exit`, because `asyncio.run` would wait for its threads,
+    such as one that reads stdin or looks up a name.
     """
     loop = asyncio.get_running_loop()
     force = threading.Thread(target=_end_by_force, args=(status, signs), daemon=True)
@@ -2058,7 +2174,11 @@ async def run_until_end(work: Awaitable[int | None], status: int, signs: Signs) 
 
 
 def _end_by_force(status: int, signs: Signs) -> None:
-    """End everything in time, even if the event loop is busy, such as with parsing."""
+    """Kill all servers and end the process, `EXIT_TIMEOUT` seconds after a sign.
+
+    This function runs in a thread, because the event loop may be busy, for example with
+    the parsing of a large answer.
+    """
     signs.get()
     threading.Event().wait(EXIT_TIMEOUT)
     for process in list(ServerProcess.started):
@@ -2067,7 +2187,11 @@ def _end_by_force(status: int, signs: Signs) -> None:
 
 
 class _StderrHandler(logging.Handler):
-    """Writes masked lines to stderr, in a thread: a client may not read them."""
+    """Writes masked lines to stderr.
+
+    A thread writes them, because a write may wait for ever for a client that does not
+    read. When too many lines are waiting, new ones are dropped.
+    """
 
     config = WorkbenchConfig({})  # whose secrets are masked
 
@@ -2096,7 +2220,10 @@ class _StderrHandler(logging.Handler):
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line; ends the program for options that do not go together."""
+    """Read the command line.
+
+    Ends the program if options do not go together.
+    """
     as_it_is = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_it_is)
     add = parser.add_argument
@@ -2120,12 +2247,12 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run the command line; does not return."""
+    """Do what the command line asks for, and end the process."""
     options = parse_arguments()
     handler = _StderrHandler()
     form = "%(asctime)s %(levelname)s %(message)s"
-    # Other loggers are silent: the SDK logs parts of what a server sent, and half a
-    # secret is not found.
+    # Other loggers are silent, because the SDK logs shortened messages of servers. A
+    # secret that was cut is not found, and so not masked.
     silent = logging.CRITICAL + 1
     logging.basicConfig(format=form, handlers=[handler], level=silent)
     is_serving = not options.check and not options.call
