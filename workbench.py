@@ -1529,7 +1529,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         async for message in _messages(self.stdout.read, self._on_output):
             yield message
         # By the end of stderr, the exit status is known as well.
-        await asyncio.wait([self._stderr_read], timeout=DRAIN_TIMEOUT)
+        await asyncio.wait([self._stderr_read], timeout=EXIT_GRACE)
         status = self._process.get_returncode()
         reason = f"exited with status {status}"
         if status is None:
