@@ -224,7 +224,7 @@ class _ConfigReader:
         """The toolboxes of our own format."""
         toolboxes = {}
         for name, path, entry in self.entries("toolboxes", table):
-            text = entry.get("description") or None
+            text = entry.get("description")
             description = self.read(f"{path}.description", text, str)
             members = self.entries(f"{path}.mcpServers", entry.get("mcpServers"))
             servers = {name: self.read_server(at, one) for name, at, one in members}
@@ -1663,8 +1663,9 @@ class RemoteServer:
         headers = getattr(item.metadata, "headers", None)
         content: JSON = {"headers": headers, "content": _dump(item.message)}
         if isinstance(item.message, types.JSONRPCRequest):
-            await self._send_request(content, str(item.message.id))
-            return
+            # Over the older transport, the answer comes in the one stream of `listen`.
+            request_id = "" if self.is_sse else str(item.message.id)
+            return await self._send_request(content, request_id)
         with anyio.move_on_after(REPLY_TIMEOUT):
             await self._try("POST", content)
         if getattr(item.message, "method", "") == "notifications/initialized":
@@ -1681,9 +1682,8 @@ class RemoteServer:
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
         """
         try:
-            # Over the older transport, the answer comes in the one stream of `listen`.
             event = await self._exchange("POST", content, request_id)
-            while event is not None and not self.is_sse:
+            while event is not None:
                 await anyio.sleep((event.retry or _RESUME_PAUSE) / 1000)
                 content = {"headers": {"last-event-id": event.id}}
                 event = await self._exchange("GET", content, request_id)
@@ -1751,10 +1751,12 @@ class RemoteServer:
                         return None
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
             raise ToolError(f"{self._address}: {explain(error)}") from None
-        is_awaited = request_id and not self.is_sse and not event.id
-        if response.is_error or is_awaited:
+        can_be_resumed = event.id != "" and response.is_success
+        if request_id and can_be_resumed:
+            return event
+        if request_id or response.is_error:
             raise self._refusal(response, event.data, request_id)
-        return event
+        return None
 
     def _receive(self, event: httpx2.ServerSentEvent, request_id: str) -> bool:
         """Hand on the message of an event; return whether it answers this request."""
@@ -1780,7 +1782,8 @@ class RemoteServer:
             return NotDelivered(text)
         message = _read_message(body.encode())
         if isinstance(message, types.JSONRPCError) and str(message.id) == request_id:
-            return MCPError.from_jsonrpc_error(message)
+            error = message.error
+            return MCPError(error.code, f"{error.message} ({text})", error.data)
         if status in (401, 403):
             text += " (check `headers`; for OAuth, use `npx -y mcp-remote URL`)"
         elif "text/html" in response.headers.get("content-type", ""):
