@@ -2117,8 +2117,9 @@ def _cost(text: str) -> str:
 
 
 def _print(line: str) -> None:
-    # The reader of a pipe, such as `head`, may have seen enough.
-    with suppress(BrokenPipeError):
+    # The reader of a pipe, such as `head`, may have seen enough. Windows has no error
+    # of its own for that.
+    with suppress(OSError):
         print(line)
 
 
