@@ -27,6 +27,8 @@ CAPABILITIES = f"{RESERVED}clientCapabilities"
 TOOLS = ["echo", "result", "error", "write", "say", "ask"]
 TOOLS += ["wait", "seen", "exit", "become"]
 WINDOWS = sys.platform == "win32"
+if sys.platform == "win32":
+    import msvcrt
 
 
 def local(**options: Any) -> dict[str, Any]:
@@ -51,6 +53,16 @@ def text_result(text: str, **more: Any) -> dict[str, Any]:
 
 def json_result(value: Any) -> dict[str, Any]:
     return text_result(json.dumps(value, sort_keys=True))
+
+
+def note(path: object, line: object) -> None:
+    """Append a line to a file, to which other processes append as well."""
+    with open(str(path), "a", encoding="utf-8") as stream:
+        if sys.platform == "win32" and path != os.devnull:
+            # Two that append at once write to the same place, so one has to wait.
+            os.lseek(stream.fileno(), 1 << 30, os.SEEK_SET)
+            msvcrt.locking(stream.fileno(), msvcrt.LK_LOCK, 1)
+        stream.write(f"{line}\n")
 
 
 def send(message: Mapping[str, Any]) -> None:
@@ -99,8 +111,7 @@ class Downstream:
             time.sleep(0.01)
 
     def note(self, line: object) -> None:
-        with open(self.notes, "a", encoding="utf-8") as stream:
-            stream.write(f"{line}\n")
+        note(self.notes, line)
 
     def hang(self, *_: object) -> None:
         self.note("hangs")
@@ -248,7 +259,6 @@ import workbench
 if sys.platform == "win32":
     import _winapi
     import ctypes
-    import msvcrt
 
 # === Clients ==========================================================================
 #
@@ -1015,14 +1025,16 @@ async def test_only_the_longest_tools_are_shortened(
     assert "absent" in note and "open_toolbox" in note
 
 
-LONG_TOOLS = [tool(f"t{n}", description="d" * 2_000) for n in range(20)]
+# As code, because a command line of Windows has at most 32,767 characters.
+LONG_TOOLS = "[tool(f't{n}', description='d' * 2_000) for n in range(20)]"
 
 
 async def test_a_tool_that_is_asked_for_alone_comes_with_its_schema() -> None:
     """A description is cut to 1,000 characters where the answer would be too long."""
     schema = {"type": "object", "properties": {"x" * 9_000: {}}}
-    large = tool("large", description="d" * 34_000, inputSchema=schema)
-    async with connected(a=local(tools=[large, *LONG_TOOLS])) as client:
+    large = f"tool('large', description='d' * 34_000, inputSchema={schema})"
+    code = f"answer(request, {{'tools': [{large}, *{LONG_TOOLS}]}})"
+    async with connected(a=local(on={"tools_list": code})) as client:
         everything = await open_box(client)
         [alone] = (await open_box(client, "large"))["tools"]
         [short] = (await open_box(client, "t1"))["tools"]
@@ -1033,8 +1045,10 @@ async def test_a_tool_that_is_asked_for_alone_comes_with_its_schema() -> None:
 
 
 async def test_a_manual_that_was_told_in_part_comes_whole_with_a_part() -> None:
-    its = local(tools=LONG_TOOLS, about={"instructions": "ä" * 6_000})
-    async with connected(a=its) as client:
+    code = "self.about['instructions'] = 'ä' * 6_000; self.initialize(request)"
+    its = {"initialize": code}
+    its["tools_list"] = f"answer(request, {{'tools': {LONG_TOOLS}}})"
+    async with connected(a=local(on=its)) as client:
         told = []
         for part in (None, "t1", "t2"):
             answer = await open_box(client, part)
@@ -2595,8 +2609,7 @@ def check_ending(folder: Path, endings: str, called: list[str], silent: Any) -> 
 
 async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> None:
     async def hang_up(request: dict[str, Any], _: Any) -> None:
-        path = Path(request["params"]["arguments"]["folder"], "notes")
-        path.write_text(path.read_text() + "hangs\n")
+        note(Path(request["params"]["arguments"]["folder"], "notes"), "hangs")
         await anyio.sleep_forever()
 
     remote.answers.update(echo=hang_up, DELETE=remote.wait)
