@@ -50,10 +50,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import sleep
 from typing import Annotated, Any, ClassVar, NamedTuple, cast, get_args
 
 # The SDK is written on anyio, whose cancel scopes and task groups serve here as well.
-# Processes and pipes on the event loop are asyncio's alone.
+# asyncio is used for what anyio lacks: processes whose pipes the event loop reads,
+# queues, and tasks that outlive their caller's block.
 try:
     import tomllib
 
@@ -84,7 +86,7 @@ __version__ = "0.10.0"
 # 2 s, sends SIGTERM, waits 2 s and kills it. The servers must have ended before that,
 # so 2 * EXIT_GRACE + DRAIN_TIMEOUT < EXIT_TIMEOUT < 4.
 OPEN_TIMEOUT = 5.0  # until `open_toolbox` answers with the servers that are up
-ANSWER_TIMEOUT = 50.0  # until a call answers anyway: clients give up after 60
+ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
 CONNECT_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
 REPLY_TIMEOUT = 10.0  # for a connection to a remote server, and for a notification
 HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new one
@@ -149,7 +151,7 @@ class WorkbenchConfig:
     toolboxes: Mapping[str, ToolboxConfig]
     withheld: Mapping[str, str] = field(default_factory=dict)  # variables, by name
     secrets: tuple[str, ...] = ()  # longest first, because one may contain another
-    source: str = ""  # the path of the file
+    source: str = ""  # where it came from, for messages
 
     def mask(self, text: str) -> str:
         """The text without secrets and control characters, fit to be shown."""
@@ -159,21 +161,22 @@ class WorkbenchConfig:
 
 
 _TABLE_KEYS = ("toolboxes", "mcpServers", "servers", "context_servers", "mcp_servers")
+_FILTER_KEYS = ("toolFilters", "includeTools", "enabled_tools", "tools")
+_EXCLUSION_KEYS = ("excludeTools", "disabledTools", "disabled_tools")
 # The fields of a `ServerConfig`, their types, and the keys that clients use for them.
-_FIELDS: dict[str, tuple[type, str]] = {
-    "command": (str, "command"),
-    "args": (list, "args"),
-    "env": (dict, "env"),
-    "cwd": (str, "cwd"),
-    "url": (str, "url serverUrl httpUrl"),
-    "headers": (dict, "headers"),
-    "transport": (str, "transport type"),
-    "tool_filters": (list, "toolFilters includeTools enabled_tools tools"),
-    "excluded_tools": (list, "excludeTools disabledTools disabled_tools"),
+_FIELDS: dict[str, tuple[type, tuple[str, ...]]] = {
+    "command": (str, ("command",)),
+    "args": (list, ("args",)),
+    "env": (dict, ("env",)),
+    "cwd": (str, ("cwd",)),
+    "url": (str, ("url", "serverUrl", "httpUrl")),
+    "headers": (dict, ("headers",)),
+    "transport": (str, ("transport", "type")),
+    "tool_filters": (list, _FILTER_KEYS),
+    "excluded_tools": (list, _EXCLUSION_KEYS),
 }
-_FILTER_KEYS = f"{_FIELDS['tool_filters'][1]} {_FIELDS['excluded_tools'][1]}".split()
-_KNOWN_KEYS = {"description", "mcpServers", "disabled", "enabled"}
-_KNOWN_KEYS |= {key for _, keys in _FIELDS.values() for key in keys.split()}
+_ENTRY_KEYS = {"description", "disabled", "enabled"}  # of a toolbox and of a server
+_SERVER_KEYS = _ENTRY_KEYS.union(*(keys for _, keys in _FIELDS.values()))
 _TYPE_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
 _TYPE_NAMES |= {bool: "a boolean", type(None): "nothing"}
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Z_][A-Z0-9_]*)")
@@ -223,11 +226,15 @@ class _ConfigReader:
     def read_toolboxes(self, table: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of our own format."""
         toolboxes = {}
-        for name, path, entry in self.entries("toolboxes", table):
+        keys = _ENTRY_KEYS | {"mcpServers"}
+        for name, path, entry in self.entries("toolboxes", table, keys):
             text = entry.get("description")
             description = self.read(f"{path}.description", text, str)
-            members = self.entries(f"{path}.mcpServers", entry.get("mcpServers"))
-            servers = {name: self.read_server(at, one) for name, at, one in members}
+            servers = {}
+            table = entry.get("mcpServers")
+            its = self.entries(f"{path}.mcpServers", table, _SERVER_KEYS)
+            for server, server_path, server_entry in its:
+                servers[server] = self.read_server(server_path, server_entry)
             toolboxes[name] = ToolboxConfig(description, servers)
         return toolboxes
 
@@ -235,15 +242,20 @@ class _ConfigReader:
         """Another client's servers, each of them as a toolbox of its own."""
         toolboxes = {}
         for table_path, table in tables.items():
-            for name, path, entry in self.entries(table_path, table):
+            for name, path, entry in self.entries(table_path, table, _SERVER_KEYS):
                 text = entry.get("description") or f"Tools of the MCP server '{name}'"
                 description = self.read(f"{path}.description", text, str)
                 servers = {name: self.read_server(path, entry)}
                 toolboxes[name] = ToolboxConfig(description, servers)
         return toolboxes
 
-    def entries(self, table_path: str, table: Any) -> Iterator[tuple[str, str, JSON]]:
-        """Name, path and content of each toolbox or server that is switched on."""
+    def entries(
+        self, table_path: str, table: Any, keys: set[str]
+    ) -> Iterator[tuple[str, str, JSON]]:
+        """Name, path and content of each toolbox or server that is switched on.
+
+        An entry may have these keys, and others that begin with `_`.
+        """
         for name, value in self.expect(table_path, table, dict).items():
             path = f"{table_path}.{name}"
             if name.startswith("_"):
@@ -256,19 +268,20 @@ class _ConfigReader:
                 continue
             if not name or "__" in name or name.endswith("_"):
                 self.problems.append(f"{path}: a name must not have '__' or end in '_'")
-            self.check_keys(path, entry)
+            unknown = {key for key in entry if not key.startswith("_")} - keys
+            self.report_unknown_keys(path, sorted(unknown))
             yield name, path, entry
 
-    def check_keys(self, path: str, entry: JSON) -> None:
-        """Warn of unknown keys; a misspelt filter would offer every tool."""
-        unknown = [key for key in entry if key not in _KNOWN_KEYS and key[:1] != "_"]
+    def report_unknown_keys(self, path: str, unknown: list[str]) -> None:
+        """Warn of unknown keys. A misspelt filter is a problem: it would not filter."""
         for key in unknown:
-            forms = _without_one_letter(key)
-            if any(forms & _without_one_letter(known) for known in _FILTER_KEYS):
-                expected = f"expected one of {', '.join(_FILTER_KEYS)}"
-                self.problems.append(f"{path}.{key}: {expected}")
+            for known in (*_FILTER_KEYS, *_EXCLUSION_KEYS):
+                if _typo_forms(key) & _typo_forms(known):
+                    expected = f"unknown key here, expected {known} of a server"
+                    self.problems.append(f"{path}.{key}: {expected}")
+                    break
         if unknown:
-            log.warning("%s: unknown keys %s, ignored", path, sorted(unknown))
+            log.warning("%s: unknown keys %s, ignored", path, unknown)
 
     def read_server(self, path: str, entry: JSON) -> ServerConfig:
         """One server entry, in the spelling of this or another client."""
@@ -277,9 +290,10 @@ class _ConfigReader:
             for key, value in _given(entry, spellings):
                 value = self.read(f"{path}.{key}", value, kind)
                 if name == "excluded_tools":
+                    # The exclusions of all spellings add up.
                     value = values.get(name, ()) + value
                 elif name == "tool_filters" and values.get(name, value) != value:
-                    expected = f"expected the same tools in {spellings}"
+                    expected = f"expected one of {spellings}, or equal values"
                     self.problems.append(f"{path}.{key}: {expected}")
                 values[name] = value
         if ("command" in values) == ("url" in values):
@@ -337,9 +351,9 @@ def _find_tables(data: JSON) -> JSON:
     return tables
 
 
-def _given(entry: JSON, spellings: str) -> Iterator[tuple[str, Any]]:
+def _given(entry: JSON, spellings: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     """The keys of an entry that give a value to a field with these spellings."""
-    for key in spellings.split():
+    for key in spellings:
         value = entry.get(key)
         # Codex keeps the approvals of tools under `tools`.
         is_approvals = key == "tools" and isinstance(value, dict)
@@ -355,10 +369,10 @@ def _starts_this_file(entry: JSON) -> bool:
     return "--toolbox" not in words and os.path.abspath(__file__) in files
 
 
-def _without_one_letter(key: str) -> set[str]:
-    """A key in small letters, and as often again with one of them left out.
+def _typo_forms(key: str) -> set[str]:
+    """The key in small letters, and each form of it with one letter removed.
 
-    Two keys whose sets meet are at most a letter and its case apart.
+    Two keys that share a form differ by at most one letter, or a swap of neighbours.
     """
     small = key.lower()
     return {small} | {small[:i] + small[i + 1 :] for i in range(len(small))}
@@ -447,10 +461,11 @@ def _blank(match: re.Match[str]) -> str:
 # so a full name splits in one way.
 
 
-def find_patterns(patterns: list[str], *names: str) -> set[str]:
+def matching_patterns(patterns: list[str], *names: str) -> set[str]:
     """The patterns that match a toolbox, a server and a tool.
 
-    Without a tool, the patterns that can match some tool of that server.
+    Without a tool, `map` stops after the server. The result is then the patterns that
+    may match some tool of that server.
     """
     found = set()
     for pattern in patterns:
@@ -474,19 +489,38 @@ class ToolError(Exception):
 
 
 class NotDelivered(ToolError):
-    """A request has not reached its server.
+    """The server cannot have received a request.
 
-    A call that ended so may be sent once more, and no other call may.
+    Only such a call is safe to send again.
     """
+
+
+def explain(error: BaseException) -> str:
+    """A readable text, never empty, for the innermost cause of an error."""
+    if isinstance(error, ValidationError):
+        return f"not valid MCP: {first_problem(error)}"
+    if isinstance(error, ExceptionGroup):
+        return explain(error.exceptions[0])
+    for behind in (error.__cause__, *error.args):
+        if isinstance(behind, Exception):
+            return explain(behind)
+    return str(error).strip() or type(error).__name__
+
+
+def first_problem(error: ValidationError) -> str:
+    """The place and the text of the first problem, without the value."""
+    first = error.errors(include_input=False)[0]
+    text = first["msg"].removeprefix("Value error, ")
+    return f"{'.'.join(map(str, first['loc']))}: {text}"
 
 
 @dataclass
 class DownstreamServer:
     """A configured server, from the first use of its toolbox to the end of the program.
 
-    Each start of the server makes a new `Connection`. This object keeps what outlives a
-    connection, and it alone decides when the next one is made, what that one waits for,
-    and which calls are sent again.
+    Each start of the server makes a new `Connection` (see the section Connections). A
+    `DownstreamServer` keeps what outlives a connection. No other class decides when the
+    server is started again, what the new start waits for, and which calls are repeated.
     """
 
     toolbox: str
@@ -494,7 +528,7 @@ class DownstreamServer:
     config: ServerConfig
     workbench: Workbench
     connection: Connection | None = None  # the last one
-    is_introduced: bool = False  # the model has its instructions, without a cut
+    has_told_instructions: bool = False  # an answer had them all
 
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox}/{self.server}"
@@ -514,7 +548,7 @@ class DownstreamServer:
         former = self.connection
         if former is not None and former.state <= State.UP:
             return former
-        self.connection = Connection(self.name, self.config, self.workbench.upstream)
+        self.connection = Connection(self.name, self.config, self.workbench.shared)
         self.workbench.task_group.start_soon(self._run, self.connection, former)
         return self.connection
 
@@ -532,8 +566,7 @@ class DownstreamServer:
         await connection.wait_until_current()
         if was_up and connection.state is not State.UP:
             # The listing has shown that the connection was lost earlier.
-            connection = self.start()
-            await connection.wait_until_current()
+            return await self.connect()
         return connection
 
     async def call(self, tool: str, params: JSON, on_progress: OnProgress) -> JSON:
@@ -553,8 +586,10 @@ class DownstreamServer:
             if tool not in connection.tools:
                 near = self.workbench.find_nearest(self.prefix + tool)
                 raise ToolError(f"{subject} has no tool '{tool}', nearest: {near}")
-            with suppress(NotDelivered):
+            try:
                 return await connection.call({**params, "name": tool}, on_progress)
+            except NotDelivered:
+                continue
         why = connection.describe_end()
         raise ToolError(f"{subject} has not received the call: {why}")
 
@@ -567,7 +602,7 @@ class Workbench:
     """The state of a running workbench, for one client."""
 
     config: WorkbenchConfig
-    upstream: Upstream
+    shared: Shared
     task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
     # By name, the toolboxes that were opened or used, with all their servers.
     open_toolboxes: dict[str, dict[str, DownstreamServer]] = field(default_factory=dict)
@@ -588,7 +623,7 @@ class Workbench:
             }
         return self.open_toolboxes[toolbox]
 
-    async def open_toolbox(
+    async def open(
         self, toolbox: str, patterns: list[str], on_progress: ProgressFnT
     ) -> JSON:
         """Start a toolbox's servers that are not up; return their state and tools.
@@ -599,7 +634,7 @@ class Workbench:
         """
         began = anyio.current_time()
         every = self.servers_of(toolbox).values()
-        servers = [s for s in every if find_patterns(patterns, toolbox, s.server)]
+        servers = [s for s in every if matching_patterns(patterns, toolbox, s.server)]
         settled: list[DownstreamServer] = []
 
         async def wait_for(server: DownstreamServer) -> None:
@@ -623,8 +658,8 @@ class Workbench:
     def describe(self, toolbox: str, servers: Servers, patterns: list[str]) -> JSON:
         """The answer of `open_toolbox`: the state of these servers, and their tools.
 
-        A server's own instructions come with every answer for the whole toolbox. With
-        parts of it, they come until they have been told without a cut.
+        An answer for the whole toolbox always has the servers' own instructions. An
+        answer for patterns has them only if no earlier answer had them in full.
         """
         up, starting = [], []
         failed, texts = {}, {}
@@ -635,7 +670,7 @@ class Workbench:
             elif connection.state is State.UP:
                 up.append(server)
                 text = connection.session.instructions
-                if text and (patterns == ["*"] or not server.is_introduced):
+                if text and (patterns == ["*"] or not server.has_told_instructions):
                     texts[server.server] = text
             else:
                 failed[server.server] = connection.describe_end()
@@ -654,13 +689,13 @@ class Workbench:
             shrink(answer)
         for server in up:
             told = answer["instructions"].get(server.server)
-            server.is_introduced |= told == texts.get(server.server)
+            server.has_told_instructions |= told == texts.get(server.server)
         for key in ("servers_failed", "servers_connecting", "note", "instructions"):
             if not answer[key]:
                 del answer[key]
         return answer
 
-    async def use_tool(
+    async def call(
         self, toolbox: str, name: str, params: JSON, on_progress: OnProgress
     ) -> JSON:
         """Call a tool by its full name, on its server, which is started if necessary.
@@ -673,9 +708,8 @@ class Workbench:
             servers = self.servers_of(toolbox)
             if parts[0] == toolbox and parts[1] in servers:
                 return await servers[parts[1]].call(parts[2], params, on_progress)
-        expected = f"a name {{toolbox}}__{{server}}__{{tool}} of toolbox '{toolbox}'"
-        near = self.find_nearest(name)
-        raise ToolError(f"expected {expected}, nearest: {near}")
+        form = f"{{toolbox}}__{{server}}__{{tool}} of toolbox '{toolbox}'"
+        raise ToolError(f"expected a name {form}, nearest: {self.find_nearest(name)}")
 
     def find_nearest(self, name: str) -> str:
         """The full names that are most like this one.
@@ -707,9 +741,9 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
     """A workbench whose servers are all stopped when the block is left."""
     environment = {k: v for k, v in os.environ.items() if k not in config.withheld}
     # The SDK passes some variables to every server, such as PATH, whatever is withheld.
-    upstream = Upstream(config.mask, environment | get_default_environment())
+    shared = Shared(config.mask, environment | get_default_environment())
     async with anyio.create_task_group() as task_group:
-        yield Workbench(config, upstream, task_group)
+        yield Workbench(config, shared, task_group)
         task_group.cancel_scope.cancel()
 
 
@@ -719,7 +753,7 @@ def find_tools(servers: Servers, patterns: list[str]) -> list[JSON]:
         describe_tool(server, tool)
         for server in servers
         for name, tool in server.tools.items()
-        if find_patterns(patterns, server.toolbox, server.server, name)
+        if matching_patterns(patterns, server.toolbox, server.server, name)
     ]
 
 
@@ -737,9 +771,9 @@ def describe_part(
         notes.append(f"{len(tools)} of {total} tools of {names} match.")
         matched = set()
         for server in starting:
-            matched |= find_patterns(patterns, server.toolbox, server.server)
+            matched |= matching_patterns(patterns, server.toolbox, server.server)
         for tool in tools:
-            matched |= find_patterns(patterns, *tool["name"].split("__", 2))
+            matched |= matching_patterns(patterns, *tool["name"].split("__", 2))
         if unmatched := sorted(set(patterns) - matched):
             notes.append(f"No tool matches {', '.join(unmatched)}.")
     if starting:
@@ -784,15 +818,18 @@ def shrink(answer: JSON) -> None:
             texts[name] = shorten(text, limit)
     for tool in tools:
         tool["description"] = shorten(tool["description"], TEXT_LIMIT)
-    note = answer["note"]
     if "…" in "".join(answer["instructions"].values()):
-        note += " Open a part of a server to get its instructions without a cut."
+        how = "Open a part of a server to get its instructions without a cut."
+        answer["note"] = f"{answer['note']} {how}".strip()
+    if len(tools) == 1:
+        return  # A tool that is asked for alone always comes with its schema.
+    note = answer["note"]
     how = "call open_toolbox with their names in 'tools' to get it"
     about = f"of {len(tools)} tools are listed without inputSchema: {how}."
+    # The excess is measured with the longest note.
     answer["note"] = f"{note} {len(tools)} {about}".strip()
     excess = json_length(answer) - ANSWER_LIMIT
-    # A tool that is asked for alone always comes with its schema.
-    for kept in ({"name", "description"}, {"name"}) if len(tools) > 1 else ():
+    for kept in ({"name", "description"}, {"name"}):
         for tool in sorted(tools, key=json_length, reverse=True):
             if excess > 0:
                 excess -= json_length(tool)
@@ -812,10 +849,11 @@ def shorten_tool(tool: JSON, kept: set[str]) -> None:
 
 
 def shorten(text: str, limit: int) -> str:
-    """The first `limit` characters of a text, with `…` if there are more."""
+    """A text of at most `limit` characters, or its beginning and `…`."""
+    if len(text) <= limit:
+        return text
     # A control character would take six characters of JSON.
-    beginning = _CONTROLS.sub(" ", text[:limit])
-    return f"{beginning}…" if len(text) > limit else beginning
+    return _CONTROLS.sub(" ", text[:limit]) + "…"
 
 
 def compact(value: Any) -> str:
@@ -854,7 +892,7 @@ def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> OwnTool:
     schema["required"].remove("context")
     del schema["properties"]["context"]
     for part in (schema, *schema["properties"].values()):
-        # A model that is connected reads the schema, and needs neither.
+        # The model reads the schema and needs neither key.
         part.pop("title", None)
         part.pop("additionalProperties", None)
     declaration = types.Tool(name=function.__name__, title=title, input_schema=schema)
@@ -932,7 +970,7 @@ def _workbench_of(context: Any) -> Workbench:
     workbench: Workbench = context.lifespan_context
     # A client that insists on 2026-07-28 can be neither asked nor sent logs.
     if context.session.can_send_request:
-        workbench.upstream.client = context.session
+        workbench.shared.client = context.session
     return workbench
 
 
@@ -944,7 +982,7 @@ async def open_toolbox(context: Any, toolbox_name: str, tools: _Patterns) -> JSO
     """
     workbench = _workbench_of(context)
     on_progress = context.session.report_progress
-    answer = await workbench.open_toolbox(toolbox_name, tools, on_progress)
+    answer = await workbench.open(toolbox_name, tools, on_progress)
     return text_result(compact(answer))
 
 
@@ -962,10 +1000,11 @@ async def use_tool(
     meta = context.params.get("_meta", {})
     forwarded = {key: meta[key] for key in meta if not _ONE_HOP.match(key)}
     params = {"arguments": arguments, "_meta": forwarded}
+    # Without a token of the client, the server is not asked for progress.
     on_progress = context.session.report_progress if "progressToken" in meta else None
     place = f"Error executing tool '{tool_name}' in toolbox '{toolbox_name}'"
     try:
-        return await workbench.use_tool(toolbox_name, tool_name, params, on_progress)
+        return await workbench.call(toolbox_name, tool_name, params, on_progress)
     except (ToolError, ValidationError) as error:
         raise ToolError(f"{place}: {explain(error)}") from None
     except MCPError as error:
@@ -1011,7 +1050,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
     """
 
     async def set_level(context: Any, params: types.SetLevelRequestParams) -> JSON:
-        context.lifespan_context.upstream.log_level = params.level
+        context.lifespan_context.shared.log_level = params.level
         return {}
 
     async def tell_roots_changed(context: Any, _: object) -> None:
@@ -1020,7 +1059,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
     server = tool_server("mcp-workbench", meta_tools(config), config)
     server.instructions = instructions(config)
     server.lifespan = lambda _: running_workbench(config)
-    # As arguments of `Server`, these would warn that 2026-07-28 has them no more.
+    # As arguments of `Server`, these two would raise deprecation warnings.
     level = types.SetLevelRequestParams
     server.add_request_handler("logging/setLevel", level, set_level)
     changed = "notifications/roots/list_changed"
@@ -1036,9 +1075,12 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 #
 # - A transport is an async context manager that yields `Streams`. Entering the context
 #   raises what is wrong with the server.
-# - `transmit` waits for nothing but the answer to a request. `transmit` raises
-#   `NotDelivered` for a request that the server cannot have received, and `ToolError`
-#   for a request that failed in another way.
+# - `transmit` sends one message. For a request, `transmit` may return at once (over
+#   pipes), or when the answer has come (over HTTP). `transmit` raises `NotDelivered`
+#   for a request that the server cannot have received, and `ToolError` for a request
+#   that failed in another way.
+# - `next_message` waits for the next message, the answers to requests included. A
+#   StopAsyncIteration ends the session's loop, and with it every open request.
 # - The transport calls `on_output` for each line of the server that is no message.
 # - The transport calls `on_closed`, with a reason, when nothing can be sent any more.
 #   The messages may go on after that, with the answers to calls in flight.
@@ -1053,7 +1095,7 @@ _QUESTIONS: dict[str, tuple[Any, Any]] = {
     "elicitation": (types.ElicitRequest, types.ElicitResult),
     "list_roots": (types.ListRootsRequest, types.ListRootsResult),
 }
-_US = types.Implementation(name="mcp-workbench", version=__version__)
+_IDENTITY = types.Implementation(name="mcp-workbench", version=__version__)
 _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 
@@ -1070,7 +1112,6 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
     transmit: Callable[[SessionMessage], Awaitable[None]]
 
     async def receive(self) -> SessionMessage:
-        # A StopAsyncIteration ends the session's loop, and with it every open request.
         return await self.next_message()
 
     async def send(self, item: SessionMessage) -> None:
@@ -1081,15 +1122,16 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
 
 
 @dataclass
-class Upstream:
-    """The side of the client, as the connections to servers see it.
+class Shared:
+    """The things that all connections share.
 
-    `client` is the session of the last request, so questions of servers go there.
+    `client` is the session of the client's last request. The questions and the logs of
+    servers go there. `client` is None for a client that cannot be asked.
     """
 
     mask: Mask
     environment: Mapping[str, str]  # inherited by every server process
-    client: ServerSession | None = None  # None for a client that cannot be asked
+    client: ServerSession | None = None
     log_level: types.LoggingLevel = "debug"  # the lowest that the client wants to see
 
 
@@ -1115,31 +1157,37 @@ class Connection:
     the session. Other tasks wait until a state is reached, and call through it.
     """
 
-    def __init__(self, name: str, config: ServerConfig, upstream: Upstream) -> None:
+    def __init__(self, name: str, config: ServerConfig, shared: Shared) -> None:
         self.name = name
         self.config = config
-        self.upstream = upstream
-        client = upstream.client
+        self.shared = shared
+        client = shared.client
         declared = client.client_capabilities if client else None
         # The server may ask what the client could answer when the server started.
         self.offered = declared or types.ClientCapabilities()
         self.session: ClientSession  # as soon as the transport is there
         self.tools: dict[str, types.Tool] = {}  # by name, those that the filters allow
+        # The stream with the announcements of a remote server can break.
+        self._may_miss_changes = bool(config.url)
         self.state = State.STARTING
         self._reason = ""  # why the transport is closed
         self._output: deque[str] = deque(maxlen=20)  # the last lines of stderr
         self._calls: set[object] = set()  # in flight
-        self._changed = anyio.Event()  # of `state` or `_calls`; replaced when it is set
-        # A listing of the tools is an event, set at its end. The queue has those that
-        # have not begun: at most one, which all share who ask before it begins.
-        self._listings: asyncio.Queue[anyio.Event] = asyncio.Queue()
-        self._listed = anyio.Event()  # the newest listing
-        self._listed.set()
-        self._is_awaited = anyio.Event()  # somebody waits for the newest listing
+        self._changed = anyio.Event()  # replaced by `_notify`
+        # Listings of the tools are numbered. One listing serves all numbers that were
+        # requested before it began.
+        self._requested = 0
+        self._listed = 0
+        self._awaited = 0  # the last number that somebody waits for
 
     def _notify(self) -> None:
+        """Wake everyone who waits for a change of the state, the calls or the tools."""
         self._changed.set()
         self._changed = anyio.Event()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._changed.wait()
 
     def _enter(self, state: State) -> None:
         """Change the state. No other method may."""
@@ -1151,8 +1199,7 @@ class Connection:
 
         A connection that cannot be started reaches `State.ENDED` without being up.
         """
-        while self.state < state:
-            await self._changed.wait()
+        await self._until(lambda: self.state >= state)
 
     def close(self, reason: str) -> None:
         """Send nothing from now on; the transport calls this method.
@@ -1160,15 +1207,16 @@ class Connection:
         The first reason is kept, because later ones are consequences of the first.
         """
         if not self._reason:
-            self._reason = " ".join(self.upstream.mask(reason).split())
+            self._reason = " ".join(self.shared.mask(reason).split())
         if self.state is State.UP:
             self._enter(State.DRAINING)
 
     def log_line(self, line: bytes) -> None:
         """Log a line of the server's output that is no message, and remember it."""
-        text = self.upstream.mask(line[:_MASK_LIMIT].decode(errors="replace")).strip()
+        text = self.shared.mask(line[:_MASK_LIMIT].decode(errors="replace")).strip()
         if text:
-            # Half a secret, at the end of what was masked, is far beyond what is shown.
+            # The cut at `_MASK_LIMIT` may split a secret, and half a secret is not
+            # masked. That half is not shown, because less than that is shown.
             self._output.append(text[:300])
             log.info("[%s] %s", self.name, text[:4000])
 
@@ -1182,17 +1230,19 @@ class Connection:
 
         The method never raises: `describe_end` has the reason of a failure.
         """
-        enter = remote_transport if self.config.url else process_transport
+        open_transport = remote_transport if self.config.url else process_transport
         try:
             with anyio.move_on_after(CONNECT_TIMEOUT) as starting:
-                transport = enter(self.config, self.upstream, self.log_line, self.close)
+                callbacks = self.log_line, self.close
+                transport = open_transport(self.config, self.shared, *callbacks)
                 async with transport as streams, self._open_session(streams):
                     await self._negotiate()
                     await self._list_tools()
                     # Only the start has a time limit.
                     starting.deadline = math.inf
                     await self._stay_up()
-            self.close(f"gave no answer within {CONNECT_TIMEOUT:g} seconds")
+            if starting.cancelled_caught:
+                self.close(f"gave no answer within {CONNECT_TIMEOUT:g} seconds")
         except Exception as error:  # noqa: BLE001
             # An exception that left this task would end all other connections.
             self.close(explain(error))
@@ -1209,7 +1259,9 @@ class Connection:
         callbacks["sampling_capabilities"] = self.offered.sampling
         callbacks["message_handler"] = self._on_message
         callbacks["logging_callback"] = self._on_log
-        self.session = ClientSession(streams, streams, client_info=_US, **callbacks)
+        self.session = ClientSession(
+            streams, streams, client_info=_IDENTITY, **callbacks
+        )
         return self.session
 
     async def _negotiate(self) -> None:
@@ -1224,6 +1276,8 @@ class Connection:
                 await self.session.discover()
             if self.session.discover_result is None:
                 raise
+            # A server of 2026-07-28 announces nothing unless it is listened to.
+            self._may_miss_changes = True
         if self._announces_changes():
             log.debug("Server supports tool change notifications: %s", self.name)
 
@@ -1241,9 +1295,7 @@ class Connection:
             tasks.start_soon(self._keep_current)
             await self.reach(State.DRAINING)
             tasks.cancel_scope.cancel()
-        self._listed.set()
-        while self._calls:
-            await self._changed.wait()
+        await self._until(lambda: not self._calls)
 
     async def _on_message(self, message: IncomingMessage) -> None:
         if not isinstance(message, types.ToolListChangedNotification):
@@ -1252,56 +1304,48 @@ class Connection:
         if not self._announces_changes():
             text = "Received tools notification from server without listChanged"
             log.warning("%s capability: %s", text, self.name)
-        if not self._listed.is_set():
+        if self._listed < self._requested:
             text = "Skipping duplicate discovery - already in progress"
             log.debug("%s for: %s", text, self.name)
         self._request_listing()
 
     def _request_listing(self) -> None:
-        """Have the tools listed again, in a listing that begins from now on.
-
-        No `await` stands between the check and `put_nowait`, so the queue never holds
-        more than one listing.
-        """
-        # A listing that has not begun will show this change as well.
-        if self._listings.empty():
-            self._listed = anyio.Event()
-            self._listings.put_nowait(self._listed)
+        """Have the tools listed again, in a listing that begins from now on."""
+        self._requested += 1
+        self._notify()
 
     async def wait_until_current(self) -> None:
         """Wait until the server is up or has failed, then until its tools are current.
 
         The wait for a listing that is due takes at most `OPEN_TIMEOUT`.
         """
-        has_discovered = self.state is State.UP and self.session.discover_result
-        if self.state is State.UP and (self.config.url or has_discovered):
-            # An announcement may have been missed: a remote server's stream can break,
-            # and a server of 2026-07-28 announces nothing unless it is listened to.
+        if self.state is State.UP and self._may_miss_changes:
             self._request_listing()
         await self.reach(State.UP)
-        self._is_awaited.set()
+        self._awaited = number = self._requested
+        self._notify()
         with anyio.move_on_after(OPEN_TIMEOUT):
-            await self._listed.wait()
+            await self._until(lambda: self._listed >= number or self.state > State.UP)
 
     async def _keep_current(self) -> None:
-        """Do the listings that are asked for, one at a time.
+        """List the tools whenever that was requested, one listing at a time.
 
         A listing that fails leaves the tools as they were.
         """
         while True:
-            listed = await self._listings.get()
+            await self._until(lambda: self._listed < self._requested)
+            number = self._requested
             try:
                 with anyio.fail_after(ANSWER_TIMEOUT):
                     await self._list_tools()
             except (MCPError, ToolError, ValueError, TimeoutError) as error:
                 log.warning("%s: kept its old tools: %s", self.name, explain(error))
-            finally:
-                listed.set()
+            self._listed = number
+            self._notify()
             # A server may announce a change after each listing. Without the pause, its
             # listings would follow one another for ever.
-            self._is_awaited = anyio.Event()
             with anyio.move_on_after(LISTING_PAUSE):
-                await self._is_awaited.wait()
+                await self._until(lambda: self._awaited > self._listed)
 
     async def _list_tools(self) -> None:
         """Get all pages of the server's tools; keep those that the filters allow.
@@ -1310,7 +1354,7 @@ class Connection:
         """
         tools: dict[str, types.Tool] = {}
         cursor: str | None = None
-        seen: set[str | None] = {""}
+        seen: set[str | None] = {""}  # An empty cursor is the end, too.
         while cursor not in seen and len(seen) <= MAX_PAGES:
             seen.add(cursor)
             params = types.PaginatedRequestParams(cursor=cursor)
@@ -1335,9 +1379,9 @@ class Connection:
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
         log.debug("[%s] %s: %s", self.name, params.level, compact(params.data))
-        client = self.upstream.client
+        client = self.shared.client
         levels = get_args(types.LoggingLevel)
-        is_wanted = levels.index(params.level) >= levels.index(self.upstream.log_level)
+        is_wanted = levels.index(params.level) >= levels.index(self.shared.log_level)
         if client is not None and is_wanted:
             message = types.LoggingMessageNotification(params=params)
             await client.send_notification(message)
@@ -1346,7 +1390,7 @@ class Connection:
         self, request: Any, result: Any, _: Any, params: Any = None
     ) -> Any:
         """Ask the client a server's question, and return the client's answer."""
-        client = cast(ServerSession, self.upstream.client)
+        client = cast(ServerSession, self.shared.client)
         return await client.send_request(request(params=params), result)
 
     async def tell_roots_changed(self) -> None:
@@ -1390,30 +1434,13 @@ class Connection:
         return result
 
 
-def explain(error: BaseException) -> str:
-    """A readable text, never empty, for the innermost cause of an error."""
-    if isinstance(error, ValidationError):
-        return f"not valid MCP: {first_problem(error)}"
-    if isinstance(error, ExceptionGroup):
-        return explain(error.exceptions[0])
-    for behind in (error.__cause__, *error.args):
-        if isinstance(behind, Exception):
-            return explain(behind)
-    return str(error).strip() or type(error).__name__
-
-
-def first_problem(error: ValidationError) -> str:
-    """The place and the text of the first problem, without the value."""
-    first = error.errors(include_input=False)[0]
-    text = first["msg"].removeprefix("Value error, ")
-    return f"{'.'.join(map(str, first['loc']))}: {text}"
-
-
 # === Transports =======================================================================
 # A connection's messages travel over the pipes of a process, or over HTTP to a remote
 # server. The last part of this section is for Windows alone.
 
-_READ_AHEAD = 8 << 20  # bytes: more than a pipe can hold when its process exits
+# Bytes. A process's pipes are closed `DRAIN_TIMEOUT` after its exit. Everything that was
+# still in a pipe is in this buffer by then.
+_READ_AHEAD = 8 << 20
 _LINE_LIMIT = 128 << 20  # bytes of one message
 _RESUME_PAUSE = 1000  # milliseconds, where a server names no other `retry`
 _MAX_FAILURES = 2  # requests that fail one after another, until a new connection is due
@@ -1431,12 +1458,13 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
     id, because its call would otherwise wait for ever.
     """
     adapter: TypeAdapter[types.JSONRPCMessage] = types.jsonrpc_message_adapter
-    text = line.decode(errors="replace")
-    message = _decode(text)
-    if message == text:
+    message = None
+    try:
+        message = from_json(line.decode(errors="replace"))
+    except ValueError:
         # JavaScript cuts texts within surrogate pairs, and a half has no UTF-8.
         with suppress(ValueError, RecursionError):
-            whole = json.dumps(json.loads(text), ensure_ascii=False)
+            whole = json.dumps(json.loads(line), ensure_ascii=False)
             message = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
     with suppress(ValidationError):
         return adapter.validate_python(message, by_name=False)
@@ -1583,14 +1611,14 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
 
 @asynccontextmanager
 async def process_transport(
-    config: ServerConfig, upstream: Upstream, on_output: OnOutput, on_closed: OnClosed
+    config: ServerConfig, shared: Shared, on_output: OnOutput, on_closed: OnClosed
 ) -> AsyncIterator[Streams]:
     """Start a server's process and speak to it over stdin and stdout."""
     command = config.command
     if sys.platform == "win32":
         command = get_windows_executable_command(command)
     words = map(os.path.expanduser, (command, *config.args))
-    options: JSON = {"env": {**upstream.environment, **config.env}}
+    options: JSON = {"env": {**shared.environment, **config.env}}
     options["cwd"] = os.path.expanduser(config.cwd or ".")
     # On Windows, a group of its own keeps Ctrl-C from a server; there are no sessions.
     options["creationflags"] = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
@@ -1643,7 +1671,7 @@ class RemoteServer:
         self.is_sse = config.transport == "sse"
         self.has_endpoint = anyio.Event()
         self._http = httpx2.AsyncClient(
-            headers=_HEADERS | dict(config.headers),
+            headers=dict(config.headers),
             # There is no read or write timeout, because a call may run for hours and an
             # upload may be slow.
             timeout=httpx2.Timeout(REPLY_TIMEOUT, read=None, write=None),
@@ -1651,6 +1679,7 @@ class RemoteServer:
             follow_redirects=True,
             event_hooks={"request": [self._check_host]},
         )
+        self._http.headers.update(_HEADERS)
 
     async def _check_host(self, request: httpx2.Request) -> None:
         # The headers may be secret, so no redirect may take them to another host.
@@ -1677,8 +1706,9 @@ class RemoteServer:
     async def _send_request(self, content: JSON, request_id: str) -> None:
         """Post a request, and resume its event stream if that ends without the answer.
 
-        After `_MAX_FAILURES` in a row, a new connection is due, whatever the cause: the
-        server may have become another one, with other sessions, or of another era.
+        After `_MAX_FAILURES` failures in a row, the connection is closed, and the next
+        call makes a new one. The server may have been replaced: it may not know the
+        session, or not speak the same protocol version.
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
         """
         try:
@@ -1727,7 +1757,7 @@ class RemoteServer:
         """
         try:
             await self._exchange(method, content)
-        except ToolError as error:
+        except (ToolError, MCPError) as error:
             log.debug("%s", error)
             return str(error)
         return ""
@@ -1813,11 +1843,11 @@ async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentE
 
 @asynccontextmanager
 async def remote_transport(
-    config: ServerConfig, upstream: Upstream, _: OnOutput, on_closed: OnClosed
+    config: ServerConfig, shared: Shared, _: OnOutput, on_closed: OnClosed
 ) -> AsyncIterator[Streams]:
     """Speak to a remote server over Streamable HTTP or the older SSE transport."""
     try:
-        server = RemoteServer(config, upstream.mask, on_closed)
+        server = RemoteServer(config, shared.mask, on_closed)
     except httpx2.InvalidURL:
         # The SDK's text has parts of the URL, which may be secret.
         raise ToolError("not a valid URL") from None
@@ -1976,8 +2006,8 @@ async def serve_stdio(server: Server[Any], on_end: Callable[[], None]) -> None:
     outgoing, unsent = anyio.create_memory_object_stream[bytes](math.inf)
     refusal = types.ErrorData(code=types.METHOD_NOT_FOUND, message="Method not found")
 
-    async def read(size: int) -> bytes:
-        return await asyncio.to_thread(_read_stdin, size, on_end)
+    def read(size: int) -> Awaitable[bytes]:
+        return asyncio.to_thread(_read_stdin, on_end, size)
 
     async def messages() -> AsyncIterator[SessionMessage]:
         async for item in _messages(read, on_output=lambda _: None):
@@ -1992,8 +2022,8 @@ async def serve_stdio(server: Server[Any], on_end: Callable[[], None]) -> None:
     async def send(item: SessionMessage) -> None:
         # The client may not read its end. `send` does not wait for the client, so that
         # the shutdown does not either.
-        is_read = outgoing.statistics().current_buffer_used < _UNREAD_LIMIT
-        if is_read or not isinstance(item.message, types.JSONRPCNotification):
+        keeps_up = outgoing.statistics().current_buffer_used < _UNREAD_LIMIT
+        if keeps_up or not isinstance(item.message, types.JSONRPCNotification):
             outgoing.send_nowait(_dump(item.message) + b"\n")
 
     async def write() -> None:
@@ -2007,12 +2037,14 @@ async def serve_stdio(server: Server[Any], on_end: Callable[[], None]) -> None:
         await server.run(streams, streams, server.create_initialization_options())
 
 
-def _read_stdin(size: int, on_end: Callable[[], None]) -> bytes:
+def _read_stdin(on_end: Callable[[], None], size: int) -> bytes:
     """Read some bytes from stdin, in a thread.
 
     The thread notices the end of stdin even while the event loop is busy.
     """
-    chunk = os.read(0, size)
+    chunk = b""
+    with suppress(OSError):
+        chunk = os.read(0, size)
     if not chunk:
         on_end()
     return chunk
@@ -2143,27 +2175,32 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     return int(result.is_error)
 
 
-# The signs of the end: the first one counts. A signal handler may put a sign into this
-# kind of queue while another `put` is interrupted.
-Signs = queue.SimpleQueue[None]
+# A request to end the process is put into this queue. A signal handler may interrupt
+# another `put`: `SimpleQueue` allows that, while the lock of a `threading.Event` or a
+# `Queue` would never be released.
+EndRequests = queue.SimpleQueue[None]
 
 
-async def run_until_end(work: Awaitable[int | None], status: int, signs: Signs) -> None:
+async def run_until_end(
+    work: Awaitable[int | None], status: int, end_requests: EndRequests
+) -> None:
     """Await the work, or stop it at a signal. Then end the process.
 
     The exit status is the result of the work, or `status` if the work was stopped. The
-    process ends `EXIT_TIMEOUT` seconds after the first sign of the end, at the latest.
+    process ends `EXIT_TIMEOUT` seconds after the first request to end, at the latest.
 
     The process ends with `os._exit`, because `asyncio.run` would wait for its threads,
     such as one that reads stdin or looks up a name.
     """
     loop = asyncio.get_running_loop()
-    force = threading.Thread(target=_end_by_force, args=(status, signs), daemon=True)
+    force = threading.Thread(
+        target=_end_by_force, args=(status, end_requests), daemon=True
+    )
     force.start()
     scope = anyio.CancelScope()
 
     def stop(*_: object) -> None:
-        signs.put(None)
+        end_requests.put(None)
         loop.call_soon_threadsafe(scope.cancel)
 
     # The handlers stay until the end, because a second signal must not stop the
@@ -2177,14 +2214,14 @@ async def run_until_end(work: Awaitable[int | None], status: int, signs: Signs) 
     os._exit(status)
 
 
-def _end_by_force(status: int, signs: Signs) -> None:
-    """Kill all servers and end the process, `EXIT_TIMEOUT` seconds after a sign.
+def _end_by_force(status: int, end_requests: EndRequests) -> None:
+    """Kill all servers and end the process, `EXIT_TIMEOUT` after a request to end.
 
     This function runs in a thread, because the event loop may be busy, for example with
     the parsing of a large answer.
     """
-    signs.get()
-    threading.Event().wait(EXIT_TIMEOUT)
+    end_requests.get()
+    sleep(EXIT_TIMEOUT)
     for process in list(ServerProcess.started):
         process.signal_group(9)
     os._exit(status)
@@ -2261,8 +2298,8 @@ def main() -> None:
     logging.basicConfig(format=form, handlers=[handler], level=silent)
     is_serving = not options.check and not options.call
     log.setLevel(options.verbose or (logging.INFO if is_serving else logging.WARNING))
-    signs: Signs = queue.SimpleQueue()
-    on_end = functools.partial(signs.put, None)
+    end_requests: EndRequests = queue.SimpleQueue()
+    on_end = functools.partial(end_requests.put, None)
     work: Awaitable[int | None]
     if options.http:
         work = serve_http(options.http)
@@ -2279,7 +2316,7 @@ def main() -> None:
             work = serve_stdio(create_server(config), on_end)
     if is_serving and os.isatty(0):
         log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
-    asyncio.run(run_until_end(work, int(not is_serving), signs))
+    asyncio.run(run_until_end(work, int(not is_serving), end_requests))
 
 
 if __name__ == "__main__":
