@@ -18,7 +18,9 @@ Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, else a built-in 
 The protocol has two eras. Up to 2025-11-25, a client begins with `initialize`, and a
 server may ask the client and log at any time. From 2026-07-28 on, a client begins with
 `server/discover`, and a server cannot ask. Most published servers know only the older
-era, so the workbench uses that era on both sides wherever it is understood.
+era, so the workbench uses that era wherever it can: `server/discover` is refused, and
+clients that know both eras then fall back to `initialize`. A client that sends requests
+of the newer era all the same can list and call tools, but cannot be asked.
 https://modelcontextprotocol.io/specification
 """
 
@@ -47,11 +49,12 @@ import threading
 import zoneinfo
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import sleep
-from typing import Annotated, Any, ClassVar, NamedTuple, cast, get_args
+from typing import Annotated, Any, ClassVar, NamedTuple, TextIO, cast, get_args
 
 # The SDK is written on anyio, whose cancel scopes and task groups serve here as well.
 # asyncio is used for what anyio lacks: processes whose pipes the event loop reads,
@@ -149,7 +152,9 @@ class WorkbenchConfig:
     """A checked configuration, with its `${VAR}` references expanded."""
 
     toolboxes: Mapping[str, ToolboxConfig]
-    withheld: Mapping[str, str] = field(default_factory=dict)  # variables, by name
+    # The environment variables that the file names. Servers do not inherit them: a server
+    # gets such a variable only through a `${VAR}` in its own entry.
+    withheld: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()  # longest first, because one may contain another
     source: str = ""  # where it came from, for messages
 
@@ -191,8 +196,10 @@ _REFERENCE = re.compile(
 _STRING = r'(?P<string> " (?: [^"\\] | \\. )* " )'
 _COMMENT = re.compile(_STRING + r"| // [^\n]* | /\* .*? \*/", re.VERBOSE | re.DOTALL)
 _TRAILING_COMMA = re.compile(_STRING + r"| , (?= \s* [\]}] )", re.VERBOSE | re.DOTALL)
-# Terminal sequences and control characters, except the line feed.
-_CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+# Terminal sequences, halves of surrogate pairs, and control characters except \n.
+_CONTROLS = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
+)
 _OUR_ENTRY = "the workbench's entry in your client"
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
@@ -203,7 +210,10 @@ For migration guidance, see: "Upgrading" in README.md"""
 
 @dataclass
 class _ConfigReader:
-    """Reads a decoded configuration; collects its secrets, and problems with places."""
+    """Reads a decoded configuration.
+
+    A reader collects the secrets, and all problems with their places.
+    """
 
     problems: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
@@ -228,14 +238,11 @@ class _ConfigReader:
         toolboxes = {}
         keys = _ENTRY_KEYS | {"mcpServers"}
         for name, path, entry in self.entries("toolboxes", table, keys):
-            text = entry.get("description")
-            description = self.read(f"{path}.description", text, str)
-            servers = {}
-            table = entry.get("mcpServers")
-            its = self.entries(f"{path}.mcpServers", table, _SERVER_KEYS)
-            for server, server_path, server_entry in its:
-                servers[server] = self.read_server(server_path, server_entry)
-            toolboxes[name] = ToolboxConfig(description, servers)
+            text = self.read(f"{path}.description", entry.get("description"), str)
+            members = entry.get("mcpServers")
+            found = self.entries(f"{path}.mcpServers", members, _SERVER_KEYS)
+            servers = {each: self.read_server(at, value) for each, at, value in found}
+            toolboxes[name] = ToolboxConfig(text, servers)
         return toolboxes
 
     def read_client_servers(self, tables: JSON) -> dict[str, ToolboxConfig]:
@@ -243,8 +250,10 @@ class _ConfigReader:
         toolboxes = {}
         for table_path, table in tables.items():
             for name, path, entry in self.entries(table_path, table, _SERVER_KEYS):
-                text = entry.get("description") or f"Tools of the MCP server '{name}'"
-                description = self.read(f"{path}.description", text, str)
+                text = self.read(
+                    f"{path}.description", entry.get("description", ""), str
+                )
+                description = text or f"Tools of the MCP server '{name}'"
                 servers = {name: self.read_server(path, entry)}
                 toolboxes[name] = ToolboxConfig(description, servers)
         return toolboxes
@@ -261,13 +270,17 @@ class _ConfigReader:
             if name.startswith("_"):
                 continue  # a comment
             entry = self.expect(path, value, dict)
-            if entry.get("disabled") or not entry.get("enabled", True):
+            is_off = self.expect(f"{path}.disabled", entry.get("disabled", False), bool)
+            is_on = self.expect(f"{path}.enabled", entry.get("enabled", True), bool)
+            if is_off or not is_on:
                 continue
             if _starts_this_file(entry):
                 log.warning("%s: left out, because it starts this workbench", path)
                 continue
             if not name or "__" in name or name.endswith("_"):
-                self.problems.append(f"{path}: a name must not have '__' or end in '_'")
+                self.problems.append(
+                    f"{path}: expected a name without '__' or a last '_'"
+                )
             unknown = {key for key in entry if not key.startswith("_")} - keys
             self.report_unknown_keys(path, sorted(unknown))
             yield name, path, entry
@@ -277,8 +290,8 @@ class _ConfigReader:
         for key in unknown:
             for known in (*_FILTER_KEYS, *_EXCLUSION_KEYS):
                 if _typo_forms(key) & _typo_forms(known):
-                    expected = f"unknown key here, expected {known} of a server"
-                    self.problems.append(f"{path}.{key}: {expected}")
+                    problem = f"unknown key here, expected {known} of a server"
+                    self.problems.append(f"{path}.{key}: {problem}")
                     break
         if unknown:
             log.warning("%s: unknown keys %s, ignored", path, unknown)
@@ -293,11 +306,14 @@ class _ConfigReader:
                     # The exclusions of all spellings add up.
                     value = values.get(name, ()) + value
                 elif name == "tool_filters" and values.get(name, value) != value:
-                    expected = f"expected one of {spellings}, or equal values"
-                    self.problems.append(f"{path}.{key}: {expected}")
+                    others = ", ".join(spellings)
+                    problem = f"expected the same as in another of {others}"
+                    self.problems.append(f"{path}.{key}: {problem}")
                 values[name] = value
-        if ("command" in values) == ("url" in values):
-            self.problems.append(f"{path}: expected command or url in {[*entry]}")
+        if bool(values.get("command")) == bool(values.get("url")):
+            self.problems.append(
+                f"{path}: expected either command or url in {[*entry]}"
+            )
         server = ServerConfig(**values)
         self.secrets += _find_secrets(server)
         return server
@@ -318,7 +334,7 @@ class _ConfigReader:
         if isinstance(value, kind):
             return value
         # Only the type is shown, because the value may be secret.
-        found = _TYPE_NAMES.get(type(value), "a number")
+        found = _type_name(value)
         self.problems.append(f"{path}: expected {_TYPE_NAMES[kind]}, found {found}")
         return kind()
 
@@ -339,6 +355,10 @@ class _ConfigReader:
         return reference[0]
 
 
+def _type_name(value: Any) -> str:
+    return _TYPE_NAMES.get(type(value), "a number")
+
+
 def _find_tables(data: JSON) -> JSON:
     """The tables of toolboxes or servers in a file, by their paths."""
     tables = {key: data[key] for key in _TABLE_KEYS if key in data}
@@ -357,14 +377,16 @@ def _given(entry: JSON, spellings: tuple[str, ...]) -> Iterator[tuple[str, Any]]
         value = entry.get(key)
         # Codex keeps the approvals of tools under `tools`.
         is_approvals = key == "tools" and isinstance(value, dict)
-        if value not in (None, "") and not is_approvals:
+        if value is not None and not is_approvals:
             yield key, value
 
 
 def _starts_this_file(entry: JSON) -> bool:
     """Whether an entry starts a workbench, such as a client's entry for this one."""
     args = entry.get("args")
-    words = [entry.get("command"), *(args if isinstance(args, list) else ())]
+    words = [entry.get("command")]
+    if isinstance(args, list):
+        words += args
     files = {os.path.abspath(os.path.expanduser(str(word))) for word in words}
     return "--toolbox" not in words and os.path.abspath(__file__) in files
 
@@ -380,7 +402,7 @@ def _typo_forms(key: str) -> set[str]:
 
 def _find_secrets(server: ServerConfig) -> list[str]:
     """The parts of a server's configuration that no log and no error may show."""
-    address = server.url.partition("//")[2]
+    address = server.url.partition("://")[2] or server.url
     login = address.rpartition("@")[0]
     texts = [login, login.partition(":")[2], address.partition("?")[2]]
     texts += server.headers.values()
@@ -396,8 +418,8 @@ def _find_forms(secrets: list[str]) -> tuple[str, ...]:
     for secret in secrets + "\n".join(secrets).splitlines():
         # A path is shown, or nobody could see which file was not found.
         if len(secret.strip()) >= 8 and not os.path.exists(secret):
-            escaped = json.dumps(secret, ensure_ascii=False)[1:-1]
-            forms |= {secret, escaped, json.dumps(secret)[1:-1]}
+            forms |= {secret, json.dumps(secret)[1:-1], repr(secret)[1:-1]}
+            forms.add(json.dumps(secret, ensure_ascii=False)[1:-1])
     return tuple(sorted(forms, key=len, reverse=True))
 
 
@@ -407,8 +429,8 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     toolboxes = reader.read_file(data)
     if reader.problems:
         raise ConfigError("\n".join([f"{source}:", *reader.problems]))
-    # Variables are collected from the raw text, so that a misspelt or disabled entry
-    # cannot leak its token to other servers.
+    # Every variable that the raw text names is withheld. A misspelt or disabled entry is
+    # not read, but its token must not reach other servers either.
     named = set(_VARIABLE.findall(text + json.dumps(data, default=str)))
     withheld = {name: os.environ[name] for name in os.environ.keys() & named}
     secrets = _find_forms([*withheld.values(), *reader.secrets])
@@ -417,10 +439,12 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
 
 def find_config(argument: str | None) -> WorkbenchConfig:
     """The configuration to serve: a file's, or the demo. Raises `ConfigError`."""
-    path = argument or os.environ.get("WORKBENCH_CONFIG")
-    if not path and os.path.exists("workbench-config.json"):
+    path = argument
+    if path is None:
+        path = os.environ.get("WORKBENCH_CONFIG") or None
+    if path is None and os.path.exists("workbench-config.json"):
         path = "workbench-config.json"
-    if path:
+    if path is not None:
         data, text = _read_file(path)
         return parse_config(data, path, text)
     server = ServerConfig(sys.executable, (os.path.abspath(__file__), "--toolbox"))
@@ -431,14 +455,15 @@ def find_config(argument: str | None) -> WorkbenchConfig:
 
 def _read_file(path: str) -> tuple[Any, str]:
     """The content of a file, decoded and as it is. Raises `ConfigError`."""
-    language = "TOML, because of its name" if path.endswith(".toml") else "JSON"
+    language = "JSON"
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
-        if language != "JSON":
+        if not text.strip():
+            raise ValueError("the file is empty")
+        if path.endswith(".toml"):
+            language = "TOML, because of its name"
             return tomllib.loads(text), text
         plain = _TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, text))
-        if not plain.strip():
-            raise ValueError("the file is empty")
         return from_json(plain), text
     except FileNotFoundError:
         problem = "no such file"
@@ -462,14 +487,14 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def matching_patterns(patterns: list[str], *names: str) -> set[str]:
-    """The patterns that match a toolbox, a server and a tool.
+    """The patterns that match the names of a toolbox, a server and a tool.
 
-    Without a tool, `map` stops after the server. The result is then the patterns that
-    may match some tool of that server.
+    Called without the name of a tool, the function returns the patterns that can match
+    some tool of the server, because `map` stops at the shorter list.
     """
     found = set()
     for pattern in patterns:
-        # Parts count from the right: `read_*` is of any server, `slack__*` of one.
+        # Missing parts are added on the left: `read_*` is `*__*__read_*`.
         parts = ["*", "*", *pattern.split("__", 2)][-3:]
         if all(map(fnmatch.fnmatchcase, names, parts)):
             found.add(pattern)
@@ -565,7 +590,8 @@ class DownstreamServer:
         was_up = connection.state is State.UP
         await connection.wait_until_current()
         if was_up and connection.state is not State.UP:
-            # The listing has shown that the connection was lost earlier.
+            # The listing has shown that the connection was lost. A new connection is not
+            # up yet, so this happens once.
             return await self.connect()
         return connection
 
@@ -584,8 +610,9 @@ class DownstreamServer:
             if connection.state is not State.UP:
                 raise ToolError(f"{subject} is not up: {connection.describe_end()}")
             if tool not in connection.tools:
-                near = self.workbench.find_nearest(self.prefix + tool)
-                raise ToolError(f"{subject} has no tool '{tool}', nearest: {near}")
+                near = difflib.get_close_matches(tool, connection.tools, cutoff=0)
+                names = ", ".join(self.prefix + name for name in near)
+                raise ToolError(f"{subject} has no tool '{tool}', nearest: {names}")
             try:
                 return await connection.call({**params, "name": tool}, on_progress)
             except NotDelivered:
@@ -613,7 +640,7 @@ class Workbench:
         Raises `ToolError` for a toolbox that is not configured.
         """
         if toolbox not in self.config.toolboxes:
-            names = ", ".join(self.config.toolboxes)
+            names = ", ".join(self.config.toolboxes) or "none"
             text = f"Toolbox '{toolbox}' not found. Available toolboxes: {names}"
             raise ToolError(text)
         if toolbox not in self.open_toolboxes:
@@ -640,6 +667,8 @@ class Workbench:
         async def wait_for(server: DownstreamServer) -> None:
             connection = await server.connect()
             if connection.state is State.UP:
+                # The other servers are waited for until `OPEN_TIMEOUT`. If that has
+                # passed already, the wait ends now.
                 waiting.cancel_scope.deadline = began + OPEN_TIMEOUT
             settled.append(server)
             await on_progress(len(settled), len(servers), server.server)
@@ -669,12 +698,15 @@ class Workbench:
                 starting.append(server)
             elif connection.state is State.UP:
                 up.append(server)
-                text = connection.session.instructions
-                if text and (patterns == ["*"] or not server.has_told_instructions):
-                    texts[server.server] = text
             else:
                 failed[server.server] = connection.describe_end()
         tools = find_tools(up, patterns)
+        listed = {tool["source_server"] for tool in tools}
+        for server in up:
+            text = cast("Connection", server.connection).session.instructions
+            is_new = server.server in listed and not server.has_told_instructions
+            if text and (patterns == ["*"] or is_new):
+                texts[server.server] = text
         answer: JSON = {
             "toolbox": toolbox,
             "description": self.config.toolboxes[toolbox].description,
@@ -687,9 +719,9 @@ class Workbench:
         }
         if json_length(answer) > ANSWER_LIMIT:
             shrink(answer)
-        for server in up:
-            told = answer["instructions"].get(server.server)
-            server.has_told_instructions |= told == texts.get(server.server)
+        for name, text in answer["instructions"].items():
+            if text == texts[name]:
+                self.open_toolboxes[toolbox][name].has_told_instructions = True
         for key in ("servers_failed", "servers_connecting", "note", "instructions"):
             if not answer[key]:
                 del answer[key]
@@ -708,8 +740,8 @@ class Workbench:
             servers = self.servers_of(toolbox)
             if parts[0] == toolbox and parts[1] in servers:
                 return await servers[parts[1]].call(parts[2], params, on_progress)
-        form = f"{{toolbox}}__{{server}}__{{tool}} of toolbox '{toolbox}'"
-        raise ToolError(f"expected a name {form}, nearest: {self.find_nearest(name)}")
+        form = "a full name {toolbox}__{server}__{tool} of this toolbox"
+        raise ToolError(f"expected {form}, nearest: {self.find_nearest(name)}")
 
     def find_nearest(self, name: str) -> str:
         """The full names that are most like this one.
@@ -748,7 +780,7 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
 
 
 def find_tools(servers: Servers, patterns: list[str]) -> list[JSON]:
-    """The entries of the servers' tools that a pattern matches."""
+    """The entries of those tools of these servers that a pattern matches."""
     return [
         describe_tool(server, tool)
         for server in servers
@@ -769,13 +801,12 @@ def describe_part(
         total = sum(len(server.tools) for server in up)
         names = ", ".join(server.server for server in up) or "no server"
         notes.append(f"{len(tools)} of {total} tools of {names} match.")
-        matched = set()
-        for server in starting:
-            matched |= matching_patterns(patterns, server.toolbox, server.server)
-        for tool in tools:
-            matched |= matching_patterns(patterns, *tool["name"].split("__", 2))
+        seen = [[server.toolbox, server.server] for server in starting]
+        seen += [tool["name"].split("__", 2) for tool in tools]
+        matched = {each for it in seen for each in matching_patterns(patterns, *it)}
         if unmatched := sorted(set(patterns) - matched):
-            notes.append(f"No tool matches {', '.join(unmatched)}.")
+            names = shorten(", ".join(unmatched), TEXT_LIMIT)
+            notes.append(f"No tool matches {names}.")
     if starting:
         names = ", ".join(server.server for server in starting)
         again = "Call open_toolbox again to get their tools."
@@ -795,7 +826,8 @@ def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
         "inputSchema": schema,
     }
     hints = tool.annotations or types.ToolAnnotations()
-    # Any other hint equals the default of the protocol, or says nothing to a model.
+    # Other hints are left out: each equals the protocol's default, or tells a model
+    # nothing.
     if hints.read_only_hint is True:
         entry["annotations"] = {"readOnlyHint": True}
     if hints.destructive_hint is False:
@@ -806,9 +838,9 @@ def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
 def shrink(answer: JSON) -> None:
     """Bring an answer of `open_toolbox` down to `ANSWER_LIMIT` characters.
 
-    Long texts are cut first. Then the longest tools lose all but their name and the
-    beginning of their description, then all but their name, and no more tools than
-    necessary. The note says what was cut, and how to get it.
+    Long texts are cut first. Then the longest tools are reduced to a name and a short
+    description, and then to the name alone. The reduction stops as soon as the answer
+    fits. The note says what was cut, and how to get it.
     """
     tools = answer["tools"]
     for texts in (answer["servers_failed"], answer["instructions"]):
@@ -819,14 +851,15 @@ def shrink(answer: JSON) -> None:
     for tool in tools:
         tool["description"] = shorten(tool["description"], TEXT_LIMIT)
     if "…" in "".join(answer["instructions"].values()):
-        how = "Open a part of a server to get its instructions without a cut."
+        how = "Open one tool of a server to get its instructions without a cut."
         answer["note"] = f"{answer['note']} {how}".strip()
     if len(tools) == 1:
         return  # A tool that is asked for alone always comes with its schema.
     note = answer["note"]
     how = "call open_toolbox with their names in 'tools' to get it"
     about = f"of {len(tools)} tools are listed without inputSchema: {how}."
-    # The excess is measured with the longest note.
+    # The excess is measured with a note that counts all tools: the final note cannot be
+    # longer.
     answer["note"] = f"{note} {len(tools)} {about}".strip()
     excess = json_length(answer) - ANSWER_LIMIT
     for kept in ({"name", "description"}, {"name"}):
@@ -836,7 +869,9 @@ def shrink(answer: JSON) -> None:
                 shorten_tool(tool, kept)
                 excess += json_length(tool)
     number = sum("inputSchema" not in tool for tool in tools)
-    answer["note"] = (f"{note} {number} {about}" if number else note).strip()
+    if number:
+        note += f" {number} {about}"
+    answer["note"] = note.strip()
 
 
 def shorten_tool(tool: JSON, kept: set[str]) -> None:
@@ -850,9 +885,9 @@ def shorten_tool(tool: JSON, kept: set[str]) -> None:
 
 def shorten(text: str, limit: int) -> str:
     """A text of at most `limit` characters, or its beginning and `…`."""
-    if len(text) <= limit:
+    # A control character takes six characters of JSON.
+    if json_length(text) <= limit + len('""'):
         return text
-    # A control character would take six characters of JSON.
     return _CONTROLS.sub(" ", text[:limit]) + "…"
 
 
@@ -919,6 +954,7 @@ def tool_server(
             raise MCPError(types.INVALID_PARAMS, text)
         given = ArgsKwargs((context,), params.arguments)
         try:
+            # The adapter checks the arguments, and calls the function: a coroutine.
             result = await adapters[params.name].validate_python(given)
         except ValidationError as error:
             # The arguments; an invalid answer of a server has become a `ToolError`.
@@ -952,8 +988,8 @@ def _as_object(value: Any) -> Any:
     decoded = _decode(value)
     if isinstance(decoded, dict):
         return decoded
-    found = _TYPE_NAMES.get(type(value), "a number")
-    raise ValueError(f"""expected a JSON object such as {{"a": 1}}, found {found}""")
+    example = """a JSON object such as {"a": 1}"""
+    raise ValueError(f"expected {example}, found {_type_name(decoded)}")
 
 
 def _as_list(value: Any) -> Any:
@@ -965,8 +1001,8 @@ _Arguments = Annotated[JSON, BeforeValidator(_as_object), Field(default={})]
 _Patterns = Annotated[list[str], BeforeValidator(_as_list), Field(default=["*"])]
 
 
-def _workbench_of(context: Any) -> Workbench:
-    """The workbench of a request, whose client its servers may ask from now on."""
+def _begin_request(context: Any) -> Workbench:
+    """The workbench of a request. Questions of servers now go to the request's client."""
     workbench: Workbench = context.lifespan_context
     # A client that insists on 2026-07-28 can be neither asked nor sent logs.
     if context.session.can_send_request:
@@ -980,7 +1016,7 @@ async def open_toolbox(context: Any, toolbox_name: str, tools: _Patterns) -> JSO
     `tools`: names or patterns (* anywhere, several add up): read_* (any server),
     slack__* (server slack), full names. Large toolboxes come partly without schemas.
     """
-    workbench = _workbench_of(context)
+    workbench = _begin_request(context)
     on_progress = context.session.report_progress
     answer = await workbench.open(toolbox_name, tools, on_progress)
     return text_result(compact(answer))
@@ -996,8 +1032,8 @@ async def use_tool(
     context: Any, toolbox_name: str, tool_name: str, arguments: _Arguments
 ) -> JSON:
     """Call a tool, by its full name from open_toolbox, as its inputSchema asks."""
-    workbench = _workbench_of(context)
-    meta = context.params.get("_meta", {})
+    workbench = _begin_request(context)
+    meta = context.params.get("_meta") or {}
     forwarded = {key: meta[key] for key in meta if not _ONE_HOP.match(key)}
     params = {"arguments": arguments, "_meta": forwarded}
     # Without a token of the client, the server is not asked for progress.
@@ -1084,17 +1120,16 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # - The transport calls `on_output` for each line of the server that is no message.
 # - The transport calls `on_closed`, with a reason, when nothing can be sent any more.
 #   The messages may go on after that, with the answers to calls in flight.
+#
+# The life of a connection: `DownstreamServer.start` makes the object and starts a task
+# with `run`. `run` enters the transport and the session, agrees on an era, lists the
+# tools and is up. When the transport is closed, `run` waits for the calls in flight,
+# and leaves session and transport. No call is sent to a connection that is not up.
 
 Mask = Callable[[str], str]
 OnOutput = Callable[[bytes], None]
 OnClosed = Callable[[str], None]
-_MASK_LIMIT = 1 << 18  # bytes: masking 32 MiB takes a second
-# The questions that a server may ask, by the names of the SDK's callbacks.
-_QUESTIONS: dict[str, tuple[Any, Any]] = {
-    "sampling": (types.CreateMessageRequest, types.CreateMessageResultWithTools),
-    "elicitation": (types.ElicitRequest, types.ElicitResult),
-    "list_roots": (types.ListRootsRequest, types.ListRootsResult),
-}
+_MASK_LIMIT = 1 << 16  # bytes of a line or a text that is masked and shown
 _IDENTITY = types.Implementation(name="mcp-workbench", version=__version__)
 _WireRequest = types.Request[JSON, str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
@@ -1136,18 +1171,15 @@ class Shared:
 
 
 class State(enum.IntEnum):
-    """The states of a connection, in order. A start that fails goes from 1 to 4.
+    """The states of a connection, in order.
 
-    STARTING   until session and tools are there, or nothing is left of a failed start
-    UP         calls are sent in this state only
-    DRAINING   nothing is sent any more; calls in flight may still be answered
-    ENDED      nothing is left of the connection, and no process
+    A start that fails goes from STARTING to ENDED, when its process has ended as well.
     """
 
-    STARTING = 1
-    UP = 2
-    DRAINING = 3
-    ENDED = 4
+    STARTING = 1  # session and tools are not there yet
+    UP = 2  # calls are sent in this state only
+    DRAINING = 3  # nothing is sent any more; calls in flight may still be answered
+    ENDED = 4  # nothing is left of the connection, and no process
 
 
 class Connection:
@@ -1174,11 +1206,11 @@ class Connection:
         self._output: deque[str] = deque(maxlen=20)  # the last lines of stderr
         self._calls: set[object] = set()  # in flight
         self._changed = anyio.Event()  # replaced by `_notify`
-        # Listings of the tools are numbered. One listing serves all numbers that were
-        # requested before it began.
-        self._requested = 0
-        self._listed = 0
-        self._awaited = 0  # the last number that somebody waits for
+        # Listings of the tools are numbered. One listing answers all requests that came
+        # before it began.
+        self._requested_listing = 0
+        self._finished_listing = 0
+        self._awaited_listing = 0  # the last one that somebody waits for
 
     def _notify(self) -> None:
         """Wake everyone who waits for a change of the state, the calls or the tools."""
@@ -1201,10 +1233,11 @@ class Connection:
         """
         await self._until(lambda: self.state >= state)
 
-    def close(self, reason: str) -> None:
-        """Send nothing from now on; the transport calls this method.
+    def drain(self, reason: str) -> None:
+        """Send nothing from now on, and record why.
 
-        The first reason is kept, because later ones are consequences of the first.
+        The transport calls this method, and `run` for a start that has failed. The first
+        reason is kept, because later ones are consequences of the first.
         """
         if not self._reason:
             self._reason = " ".join(self.shared.mask(reason).split())
@@ -1213,14 +1246,15 @@ class Connection:
 
     def log_line(self, line: bytes) -> None:
         """Log a line of the server's output that is no message, and remember it."""
-        text = self.shared.mask(line[:_MASK_LIMIT].decode(errors="replace")).strip()
+        if len(line) >= _MASK_LIMIT:
+            # A line that was cut may end with half a secret, which is not masked.
+            line = b"(a line that is too long to be shown)"
+        text = self.shared.mask(line.decode(errors="replace")).strip()
         if text:
-            # The cut at `_MASK_LIMIT` may split a secret, and half a secret is not
-            # masked. That half is not shown, because less than that is shown.
             self._output.append(text[:300])
-            log.info("[%s] %s", self.name, text[:4000])
+            log.info("[%s] %s", self.name, text)
 
-    def describe_end(self, separator: str = "; stderr: ") -> str:
+    def describe_end(self, separator: str = "; ") -> str:
         """The reason why the server is not up, with the last lines of its stderr."""
         reason = self._reason or "still starting, call again"
         return separator.join([reason, *self._output])
@@ -1233,7 +1267,7 @@ class Connection:
         open_transport = remote_transport if self.config.url else process_transport
         try:
             with anyio.move_on_after(CONNECT_TIMEOUT) as starting:
-                callbacks = self.log_line, self.close
+                callbacks = self.log_line, self.drain
                 transport = open_transport(self.config, self.shared, *callbacks)
                 async with transport as streams, self._open_session(streams):
                     await self._negotiate()
@@ -1242,27 +1276,40 @@ class Connection:
                     starting.deadline = math.inf
                     await self._stay_up()
             if starting.cancelled_caught:
-                self.close(f"gave no answer within {CONNECT_TIMEOUT:g} seconds")
+                self.drain(f"gave no answer within {CONNECT_TIMEOUT:g} seconds")
         except Exception as error:  # noqa: BLE001
             # An exception that left this task would end all other connections.
-            self.close(explain(error))
+            self.drain(explain(error))
         self._enter(State.ENDED)
         log.info("%s: %s", self.name, self.describe_end())
 
     def _open_session(self, streams: Streams) -> ClientSession:
         """A session that offers the server what the client has declared."""
-        callbacks: JSON = {}
-        for name, (request, result) in _QUESTIONS.items():
-            if getattr(self.offered, name.removeprefix("list_")):
-                forward = functools.partial(self._forward, request, result)
-                callbacks[f"{name}_callback"] = forward
-        callbacks["sampling_capabilities"] = self.offered.sampling
-        callbacks["message_handler"] = self._on_message
-        callbacks["logging_callback"] = self._on_log
+        offered = self.offered
+        sampling = types.CreateMessageRequest, types.CreateMessageResultWithTools
+        elicitation = types.ElicitRequest, types.ElicitResult
+        roots = types.ListRootsRequest, types.ListRootsResult
         self.session = ClientSession(
-            streams, streams, client_info=_IDENTITY, **callbacks
+            streams,
+            streams,
+            client_info=_IDENTITY,
+            message_handler=self._on_message,
+            logging_callback=self._on_log,
+            sampling_capabilities=offered.sampling,
+            sampling_callback=self._forwarder(offered.sampling, *sampling),
+            elicitation_callback=self._forwarder(offered.elicitation, *elicitation),
+            list_roots_callback=self._forwarder(offered.roots, *roots),
         )
         return self.session
+
+    def _forwarder(self, is_offered: object, request: Any, result: Any) -> Any:
+        """A callback that asks the client a server's question, if that was offered."""
+
+        async def forward(_: object, params: Any = None) -> Any:
+            client = cast(ServerSession, self.shared.client)
+            return await client.send_request(request(params=params), result)
+
+        return forward if is_offered else None
 
     async def _negotiate(self) -> None:
         """Agree on an era: the newer one only where the server refuses the older.
@@ -1304,14 +1351,14 @@ class Connection:
         if not self._announces_changes():
             text = "Received tools notification from server without listChanged"
             log.warning("%s capability: %s", text, self.name)
-        if self._listed < self._requested:
+        if self._finished_listing < self._requested_listing:
             text = "Skipping duplicate discovery - already in progress"
             log.debug("%s for: %s", text, self.name)
         self._request_listing()
 
     def _request_listing(self) -> None:
         """Have the tools listed again, in a listing that begins from now on."""
-        self._requested += 1
+        self._requested_listing += 1
         self._notify()
 
     async def wait_until_current(self) -> None:
@@ -1322,10 +1369,12 @@ class Connection:
         if self.state is State.UP and self._may_miss_changes:
             self._request_listing()
         await self.reach(State.UP)
-        self._awaited = number = self._requested
+        self._awaited_listing = number = self._requested_listing
         self._notify()
         with anyio.move_on_after(OPEN_TIMEOUT):
-            await self._until(lambda: self._listed >= number or self.state > State.UP)
+            await self._until(
+                lambda: self._finished_listing >= number or self.state > State.UP
+            )
 
     async def _keep_current(self) -> None:
         """List the tools whenever that was requested, one listing at a time.
@@ -1333,19 +1382,22 @@ class Connection:
         A listing that fails leaves the tools as they were.
         """
         while True:
-            await self._until(lambda: self._listed < self._requested)
-            number = self._requested
+            await self._until(lambda: self._finished_listing < self._requested_listing)
+            number = self._requested_listing
             try:
                 with anyio.fail_after(ANSWER_TIMEOUT):
                     await self._list_tools()
             except (MCPError, ToolError, ValueError, TimeoutError) as error:
                 log.warning("%s: kept its old tools: %s", self.name, explain(error))
-            self._listed = number
+            self._finished_listing = number
             self._notify()
-            # A server may announce a change after each listing. Without the pause, its
-            # listings would follow one another for ever.
+            # A server may announce a change after each listing. Without this pause, its
+            # listings would follow one another for ever. A caller that waits for the
+            # next listing ends the pause.
             with anyio.move_on_after(LISTING_PAUSE):
-                await self._until(lambda: self._awaited > self._listed)
+                await self._until(
+                    lambda: self._awaited_listing > self._finished_listing
+                )
 
     async def _list_tools(self) -> None:
         """Get all pages of the server's tools; keep those that the filters allow.
@@ -1386,17 +1438,13 @@ class Connection:
             message = types.LoggingMessageNotification(params=params)
             await client.send_notification(message)
 
-    async def _forward(
-        self, request: Any, result: Any, _: Any, params: Any = None
-    ) -> Any:
-        """Ask the client a server's question, and return the client's answer."""
-        client = cast(ServerSession, self.shared.client)
-        return await client.send_request(request(params=params), result)
-
     async def tell_roots_changed(self) -> None:
         """Tell a server that was offered the client's roots to ask for them again."""
         if self.state is State.UP and self.offered.roots:
-            await self.session.send_notification(types.RootsListChangedNotification())
+            # An exception in this task would end all connections.
+            with suppress(Exception):
+                changed = types.RootsListChangedNotification()
+                await self.session.send_notification(changed)
 
     async def call(self, params: JSON, on_progress: OnProgress) -> JSON:
         """Send `tools/call` with these wire parameters; the wire result as it came.
@@ -1438,15 +1486,15 @@ class Connection:
 # A connection's messages travel over the pipes of a process, or over HTTP to a remote
 # server. The last part of this section is for Windows alone.
 
-# Bytes. A process's pipes are closed `DRAIN_TIMEOUT` after its exit. Everything that was
-# still in a pipe is in this buffer by then.
+# The size of a buffer, in bytes. A process's pipes are closed `DRAIN_TIMEOUT` after its
+# exit. The buffer is larger than a pipe, so it has the rest of the output by then.
 _READ_AHEAD = 8 << 20
-_LINE_LIMIT = 128 << 20  # bytes of one message
+_LINE_LIMIT = 32 << 20  # bytes of one message: parsing it blocks the event loop
 _RESUME_PAUSE = 1000  # milliseconds, where a server names no other `retry`
 _MAX_FAILURES = 2  # requests that fail one after another, until a new connection is due
 _SESSION_ID = "mcp-session-id"
 _HEADERS = {"accept": "application/json, text/event-stream"}
-_HEADERS |= {"content-type": "application/json"}
+_HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 
 Read = Callable[[int], Awaitable[bytes]]
 
@@ -1503,8 +1551,8 @@ async def _lines(read: Read, limit: int) -> AsyncIterator[bytes]:
 async def _messages(read: Read, on_output: OnOutput) -> AsyncIterator[SessionMessage]:
     """The messages that can be read, one a line; `on_output` gets all other lines.
 
-    The messages end with a line that is too long: the call whose answer the line was
-    would otherwise wait for ever.
+    A line that is too long ends the messages. If the line were skipped, a call that it
+    answers would wait for ever.
     """
     async for line in _lines(read, _LINE_LIMIT):
         message = _read_message(line)
@@ -1556,13 +1604,15 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         """
         async for message in _messages(self.stdout.read, self._on_output):
             yield message
-        # By the end of stderr, the exit status is known as well.
+        await self._report_end("closed its stdout, or wrote a line that is too long")
+
+    async def _report_end(self, otherwise: str) -> None:
+        # `_read_stderr` waits for the exit of the process, too.
         await asyncio.wait([self._stderr_read], timeout=EXIT_GRACE)
         status = self._process.get_returncode()
-        reason = f"exited with status {status}"
-        if status is None:
-            reason = "closed its stdout, or wrote a line that is too long"
-        self._on_closed(reason)
+        if status is not None:
+            otherwise = f"exited with status {status}"
+        self._on_closed(otherwise)
 
     async def _read_stderr(self) -> None:
         async for line in _lines(self.stderr.read, _MASK_LIMIT):
@@ -1577,13 +1627,15 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         # No `drain`: a server that does not read its stdin must delay nobody.
         self.stdin.write(_dump(item.message) + b"\n")
         if self.stdin.is_closing() and isinstance(item.message, types.JSONRPCRequest):
-            self._on_closed("closed its stdin")
+            await self._report_end("closed its stdin")
             raise NotDelivered("the server has closed its stdin")
 
     async def stop(self) -> None:
-        """Close stdin, then send SIGTERM, then SIGKILL to the whole process group.
+        """Close stdin, and end the whole process group.
 
-        Each step has `EXIT_GRACE` seconds, and ends when none of the group is left.
+        The group has `EXIT_GRACE` seconds after the end of stdin, and as long again
+        after a SIGTERM. The rest of the group gets a SIGKILL.
+
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
         self.stdin.close()
@@ -1618,19 +1670,20 @@ async def process_transport(
     if sys.platform == "win32":
         command = get_windows_executable_command(command)
     words = map(os.path.expanduser, (command, *config.args))
-    options: JSON = {"env": {**shared.environment, **config.env}}
-    options["cwd"] = os.path.expanduser(config.cwd or ".")
+    env = {**shared.environment, **config.env}
+    cwd = os.path.expanduser(config.cwd or ".")
+    options: JSON = {"env": env, "cwd": cwd, "start_new_session": True}
     # On Windows, a group of its own keeps Ctrl-C from a server; there are no sessions.
     options["creationflags"] = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
     factory = functools.partial(ServerProcess, on_output, on_closed)
     loop = asyncio.get_running_loop()
-    start = loop.subprocess_exec(factory, *words, start_new_session=True, **options)
     # A start that was cancelled half way would leave a process that nobody stops.
     with anyio.CancelScope(shield=True):
         try:
-            _, process = await start
+            _, process = await loop.subprocess_exec(factory, *words, **options)
         except OSError as error:
-            raise ToolError(_explain_start(config, options, error)) from None
+            path = env.get("PATH")
+            raise ToolError(_explain_start(config, cwd, path, error)) from None
     try:
         yield Streams(process.messages().__anext__, process.send)
     finally:
@@ -1638,16 +1691,19 @@ async def process_transport(
             await process.stop()
 
 
-def _explain_start(config: ServerConfig, options: JSON, error: OSError) -> str:
+def _explain_start(
+    config: ServerConfig, cwd: str, path: str | None, error: OSError
+) -> str:
     """The reason why a process could not be started, and what to do about it."""
-    path = options["env"].get("PATH")
-    if not os.path.isdir(options["cwd"]):
-        return f"cwd: no such directory: {config.cwd}"
+    if not os.path.isdir(cwd):
+        return f"cwd: no such directory: {cwd}"
     if shutil.which(os.path.expanduser(config.command), path=path):
         return f"{config.command}: {error.strerror}"
     how = f"give its full path, or set PATH in `env` of {_OUR_ENTRY} (PATH is {path})"
     if " " in config.command:
         how = "put its arguments into `args`"
+    elif os.path.dirname(config.command):
+        how = "expected a file that may be executed"
     return f"no such command: {config.command!r}: {how}"
 
 
@@ -1711,12 +1767,11 @@ class RemoteServer:
         session, or not speak the same protocol version.
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
         """
+        method = "POST"
         try:
-            event = await self._exchange("POST", content, request_id)
-            while event is not None:
+            while event := await self._exchange(method, content, request_id):
                 await anyio.sleep((event.retry or _RESUME_PAUSE) / 1000)
-                content = {"headers": {"last-event-id": event.id}}
-                event = await self._exchange("GET", content, request_id)
+                method, content = "GET", {"headers": {"last-event-id": event.id}}
             self._failures = 0
         except (ToolError, MCPError) as error:
             self._failures += 1
@@ -1745,9 +1800,10 @@ class RemoteServer:
 
         Some servers keep a process or a browser for each session that was not ended.
         """
-        with anyio.move_on_after(EXIT_GRACE, shield=True):
-            if _SESSION_ID in self._http.headers:
-                await self._try("DELETE", {})
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(EXIT_GRACE):
+                if _SESSION_ID in self._http.headers:
+                    await self._try("DELETE", {})
             await self._http.aclose()
 
     async def _try(self, method: str, content: JSON) -> str:
@@ -1767,26 +1823,29 @@ class RemoteServer:
     ) -> httpx2.ServerSentEvent | None:
         """Make an HTTP request, and hand on the messages of the response.
 
-        With a request id, returns None when that request is answered. Otherwise,
-        returns the last event, from which the stream can be resumed. Raises
-        `ToolError`, `NotDelivered`, or the `MCPError` in a response with an HTTP error.
+        `request_id` is empty where no answer is due in the response. If an answer is
+        due and the stream has ended without it, the method returns the last event, with
+        an id from which the stream can be resumed. Otherwise, the method returns None.
+
+        Raises `ToolError`, `NotDelivered`, or the `MCPError` in a response with an HTTP
+        error.
         """
-        event = httpx2.ServerSentEvent()
+        last = httpx2.ServerSentEvent()
         try:
             async with self._http.stream(method, self._endpoint, **content) as response:
                 if response.headers.get(_SESSION_ID):
                     self._http.headers[_SESSION_ID] = response.headers[_SESSION_ID]
-                async for event in _events(response):
-                    if response.is_success and self._receive(event, request_id):
+                async for last in _events(response):
+                    if response.is_success and self._receive(last, request_id):
                         return None
-        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-            raise ToolError(f"{self._address}: {explain(error)}") from None
-        can_be_resumed = event.id != "" and response.is_success
-        if request_id and can_be_resumed:
-            return event
-        if request_id or response.is_error:
-            raise self._refusal(response, event.data, request_id)
-        return None
+        except Exception as error:
+            # A stream that was cut is resumed like one that has ended.
+            if not last.id:
+                raise ToolError(f"{self._address}: {explain(error)}") from None
+        is_lost = request_id != "" and not last.id
+        if response.is_error or is_lost:
+            raise self._refusal(response, last.data, request_id)
+        return last if request_id else None
 
     def _receive(self, event: httpx2.ServerSentEvent, request_id: str) -> bool:
         """Hand on the message of an event; return whether it answers this request."""
@@ -1805,28 +1864,31 @@ class RemoteServer:
         """The reason why a request was not answered, and what to do about it."""
         status = response.status_code
         text = f"{self._address}: HTTP {status}"
+        message = _read_message(body.encode())
+        if isinstance(message, types.JSONRPCError) and str(message.id) == request_id:
+            error = message.error
+            return MCPError(error.code, f"{error.message} ({text})", error.data)
         request = response.request
         has_session = request.method == "POST" and _SESSION_ID in request.headers
         if status == 404 and has_session:
             # The server does not know the session, and so it has executed nothing.
             return NotDelivered(text)
-        message = _read_message(body.encode())
-        if isinstance(message, types.JSONRPCError) and str(message.id) == request_id:
-            error = message.error
-            return MCPError(error.code, f"{error.message} ({text})", error.data)
         if status in (401, 403):
             text += " (check `headers`; for OAuth, use `npx -y mcp-remote URL`)"
-        elif "text/html" in response.headers.get("content-type", ""):
-            text += " text/html, which is not MCP: is the path right (often /mcp)?"
-        # The body is masked before it is cut, because half a secret is not found.
-        shown = self._mask(body[:_MASK_LIMIT]).split()
-        return ToolError(f"{text} {' '.join(shown)[:300]}".strip())
+        elif status in (404, 405) or "html" in response.headers.get("content-type", ""):
+            text += " (not an MCP endpoint: is the path right, often /mcp?)"
+        # The body is masked before it is cut, because half a secret is not masked.
+        if len(body) < _MASK_LIMIT:
+            text += f" {' '.join(self._mask(body).split())[:300]}"
+        return ToolError(text.strip())
 
 
 async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentEvent]:
     """The events of a response. Any other body counts as one event."""
-    content_type = response.headers.get("content-type", "")
+    content_type = response.headers.get("content-type", "").lower()
     if response.is_success and content_type.startswith("text/event-stream"):
+        if "content-encoding" in response.headers:
+            raise ValueError("a compressed event stream, although none was accepted")
         async for event in httpx2.EventSource(response, _LINE_LIMIT):
             yield event
             # A server that writes without end must not block the event loop.
@@ -2006,8 +2068,12 @@ async def serve_stdio(server: Server[Any], on_end: Callable[[], None]) -> None:
     outgoing, unsent = anyio.create_memory_object_stream[bytes](math.inf)
     refusal = types.ErrorData(code=types.METHOD_NOT_FOUND, message="Method not found")
 
+    # The loop's own threads may all be waiting for a name server.
+    thread = ThreadPoolExecutor(1)
+    loop = asyncio.get_running_loop()
+
     def read(size: int) -> Awaitable[bytes]:
-        return asyncio.to_thread(_read_stdin, on_end, size)
+        return loop.run_in_executor(thread, _read_stdin, on_end, size)
 
     async def messages() -> AsyncIterator[SessionMessage]:
         async for item in _messages(read, on_output=lambda _: None):
@@ -2018,6 +2084,8 @@ async def serve_stdio(server: Server[Any], on_end: Callable[[], None]) -> None:
                 # The SDK would begin the newer era, and refuse `initialize` in it.
                 no = types.JSONRPCError(jsonrpc="2.0", id=asked.id, error=refusal)
                 await send(SessionMessage(no))
+        # The SDK would wait for calls in flight before it stops the servers.
+        tasks.cancel_scope.cancel()
 
     async def send(item: SessionMessage) -> None:
         # The client may not read its end. `send` does not wait for the client, so that
@@ -2067,15 +2135,13 @@ async def _write_stdout(lines: AsyncIterator[bytes]) -> None:
                 rest = rest[os.write(1, rest[:_PIPE_BUF]) :]
 
 
-async def serve_http(address: str) -> None:
-    """Serve the built-in toolbox on `[HOST:]PORT`."""
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]") or "127.0.0.1"
+async def serve_http(host: str, port: int) -> None:
+    """Serve the built-in toolbox over HTTP."""
     log.info("Toolbox at http://%s:%s/mcp", host, port)
     if not _LOOPBACK.fullmatch(host):
         log.warning("No authentication: bind to %s in a trusted environment only", host)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    config = uvicorn.Config(toolbox_app(host), host, int(port), log_config=None)
+    config = uvicorn.Config(toolbox_app(host), host, port, log_config=None)
     # Without a timeout, uvicorn would wait for the open streams.
     config.timeout_graceful_shutdown = 1
     await uvicorn.Server(config).serve()
@@ -2148,11 +2214,11 @@ def _cost(text: str) -> str:
     return f"{size:,} bytes (about {size // 4:,} tokens)"
 
 
-def _print(line: str) -> None:
+def _print(line: str, file: TextIO | None = None) -> None:
     # The reader of a pipe, such as `head`, may have seen enough. Windows has no error
     # of its own for that.
     with suppress(OSError):
-        print(line)
+        print(line, file=file)
 
 
 async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
@@ -2166,16 +2232,21 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
         try:
             result = await client.call_tool("use_tool", given)
         except MCPError as error:
-            print(f"{name}: {error}", file=sys.stderr)
+            _print(f"{name}: {error}", sys.stderr)
             return 1
-    output = result.model_dump_json(by_alias=True, exclude_none=True, indent=2)
+    form: JSON = {"by_alias": True, "exclude_none": True, "exclude": {"result_type"}}
+    output = result.model_dump_json(indent=2, **form)
     if {block.type for block in result.content} == {"text"}:
         output = "\n".join(getattr(block, "text", "") for block in result.content)
-    print(output, file=sys.stderr if result.is_error else sys.stdout)
+    _print(output, sys.stderr if result.is_error else sys.stdout)
     return int(result.is_error)
 
 
-# A request to end the process is put into this queue. A signal handler may interrupt
+# How the process ends: stdin is closed, or a signal arrives. That starts a countdown in a
+# thread, and stops the work, which stops all servers. Then the process exits. If that
+# takes longer than `EXIT_TIMEOUT`, the thread kills the servers and ends the process.
+#
+# Putting None into this queue starts the countdown. A signal handler may interrupt
 # another `put`: `SimpleQueue` allows that, while the lock of a `threading.Event` or a
 # `Queue` would never be released.
 EndRequests = queue.SimpleQueue[None]
@@ -2208,8 +2279,13 @@ async def run_until_end(
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), stop)
-    with scope:
-        status = await work or 0
+    try:
+        with scope:
+            status = await work or 0
+    except Exception as error:  # noqa: BLE001
+        # Without an exit here, `asyncio.run` would wait for the thread that reads stdin.
+        log.error("%s", explain(error))
+        status = 1
     logging.shutdown()
     os._exit(status)
 
@@ -2272,23 +2348,33 @@ def parse_arguments() -> argparse.Namespace:
     add("--check", action="store_true", help="start every server, report on each")
     add("--call", nargs="+", metavar=("NAME", "JSON"), help="call one tool")
     add("--toolbox", action="store_true", help="serve the built-in echo and time")
-    add("--http", metavar="[HOST:]PORT", help="serve the built-in toolbox over HTTP")
+    add("--http", metavar="[HOST:]PORT", type=_http_address, help="serve it over HTTP")
     add("--verbose", action="store_const", const=logging.DEBUG, help="log debug lines")
     add("--version", action="version", version=f"mcp-workbench {__version__}")
     options = parser.parse_args()
-    is_toolbox = options.toolbox or options.http
+    is_toolbox = options.toolbox or options.http is not None
     if sum(map(bool, (options.check, options.call, is_toolbox))) > 1:
         parser.error("expected only one of --check, --call and --toolbox")
-    if options.config and is_toolbox:
+    if options.config is not None and is_toolbox:
         parser.error("expected no CONFIG with --toolbox or --http")
-    port = (options.http or "0").rpartition(":")[2]
-    if not port.isdecimal() or int(port) > 65535:
-        parser.error(f"--http: expected [HOST:]PORT, found {options.http}")
     return options
+
+
+def _http_address(text: str) -> tuple[str, int]:
+    """The host and the port of `[HOST:]PORT`."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(
+            f"expected [HOST:]PORT up to 65535, found {text}"
+        )
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def main() -> None:
     """Do what the command line asks for, and end the process."""
+    # Each line is written at once, because `os._exit` would lose it.
+    stdout = cast(Any, sys.stdout)
+    stdout.reconfigure(encoding="utf-8", errors="replace", line_buffering=True)
     options = parse_arguments()
     handler = _StderrHandler()
     form = "%(asctime)s %(levelname)s %(message)s"
@@ -2301,8 +2387,8 @@ def main() -> None:
     end_requests: EndRequests = queue.SimpleQueue()
     on_end = functools.partial(end_requests.put, None)
     work: Awaitable[int | None]
-    if options.http:
-        work = serve_http(options.http)
+    if options.http is not None:
+        work = serve_http(*options.http)
     elif options.toolbox:
         work = serve_stdio(create_toolbox_server(), on_end)
     else:
@@ -2320,7 +2406,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Each line is written at once, because `os._exit` would lose it.
-    stdout = cast(Any, sys.stdout)
-    stdout.reconfigure(encoding="utf-8", errors="replace", line_buffering=True)
     main()
