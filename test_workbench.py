@@ -2652,3 +2652,98 @@ def test_a_client_that_insists_on_2026_can_list_and_call(tmp_path: Path) -> None
         call = wire.begin("tools/call", name="open_toolbox", arguments=BOX, _meta=meta)
         assert len(wire.answer(listing)["result"]["tools"]) == 2
         assert "box__good__echo" in str(wire.answer(call)["result"]["content"])
+
+
+# === README ===========================================================================
+
+README = (ROOT / "README.md").read_text("utf-8")
+FENCES = re.findall(r"(?m)^```(\w+)\n((?:.*\n)*?)^```$", README)
+IS_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00"
+
+
+def fenced(wanted: str) -> list[str]:
+    return [block for kind, block in FENCES if kind == wanted]
+
+
+@pytest.mark.parametrize("kind", ["json", "toml", "jsonc"])
+def test_each_entry_of_the_readme_can_be_pasted_whole(
+    kind: str, tmp_path: Path, monkeypatch: Monkey, log: Logs
+) -> None:
+    """All start the same two files."""
+    monkeypatch.setenv("TOKEN", "x")
+    path = tmp_path / f"file.{kind}"
+    for block in fenced(kind):
+        path.write_text(block, "utf-8")
+        [(name, box)] = workbench.find_config(str(path)).toolboxes.items()
+        if kind == "jsonc":
+            assert name == "project" and not log.messages
+        else:
+            *_, program, config = box.servers["workbench"].args
+            assert program.endswith("workbench.py") and config.endswith("config.json")
+        if kind == "json":
+            assert json.loads(block)  # some clients allow no comments
+    for command in fenced("sh")[2].splitlines():
+        assert command.endswith(" uv run /path/workbench.py /path/config.json")
+
+
+def test_the_first_commands_of_the_readme_work(tmp_path: Path) -> None:
+    printed = ""
+    for line in fenced("sh")[0].splitlines():
+        words = line.removeprefix("uv run workbench.py ").split()
+        process = [sys.executable, workbench.__file__, *words]
+        ended = subprocess.run(process, cwd=tmp_path, stdout=PIPE, check=True)
+        printed += ended.stdout.decode()
+    assert re.match(IS_TIME + r"\s+demo/toolbox +ok +\d+\.\d s +2 tools ", printed)
+
+
+def without_numbers(printed: str) -> list[str]:
+    """The sorted lines of a report, without what differs from run to run."""
+    lines = re.sub(r"\d[\d,.]*", "0", printed).splitlines()
+    return sorted(" ".join(line.split()) for line in lines)
+
+
+async def test_check_prints_what_the_readme_shows(capsys: Capture) -> None:
+    _, _, shown = fenced("console")[0].partition("\n")
+    servers: dict[str, Any] = {}
+    for name, count in re.findall(r"(?m)^(\w+) +ok .* (\d+) tools", shown):
+        servers[name] = local(tools=[tool(f"x{n}") for n in range(int(count))])
+    for name, said in re.findall(r"(?m)^(\w+) +FAILED .* 1\n +(.*)$", shown):
+        servers[name] = local(on={"start": f"sys.exit({said!r})"})
+    config = workbench.parse_config({"mcpServers": servers})
+    assert await workbench.check(config) == 1 and len(servers) == 3
+    assert without_numbers(capsys.readouterr().out) == without_numbers(shown)
+
+
+async def test_a_model_gets_what_the_readme_shows(
+    tmp_path: Path, monkeypatch: Monkey
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WORKBENCH_CONFIG", raising=False)
+    server = workbench.create_server(workbench.find_config(None))
+    async with Client(server, mode="legacy") as client:
+        for shown in fenced("text")[0].split("> ")[1:]:
+            call, expected = shown.splitlines()
+            name, _, arguments = call.partition(" ")
+            result = await client.call_tool(name, json.loads(arguments))
+            pattern = re.escape(expected).replace(r"\.\.\.", ".*")
+            if re.fullmatch(IS_TIME, expected):
+                pattern = IS_TIME
+            assert re.fullmatch(pattern, text(result))
+
+
+def test_every_file_option_and_key_that_the_readme_names_exists(log: Logs) -> None:
+    for link in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / link).is_file(), link
+    line = [sys.executable, workbench.__file__, "--help"]
+    usage = subprocess.run(line, stdout=PIPE, text=True, check=True).stdout
+    sections = dict(re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", README))
+    named = set(re.findall(r"--\w+", sections["Command line"]))
+    assert named | {"--help"} == set(re.findall(r"(?m)^  .*?(--\w+)", usage))
+    table, _, others = sections["Configuration"].partition("Other clients' keys")
+    keys = re.findall(r"(?m)^\| (`.*?) \|", table) + [others.partition(". ")[0]]
+    known = dict.fromkeys(re.findall(r"`(\w+)`", " ".join(keys)))
+    assert len(known) == 18
+    workbench.parse_config({"mcpServers": {"s": known | {"command": "x"}}})
+    example = ROOT / "workbench-config.example.json"
+    assert list(workbench.find_config(str(example)).toolboxes) == ["project", "web"]
+    assert not log.messages
