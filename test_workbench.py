@@ -469,9 +469,9 @@ BAD_CONFIGURATIONS = """
   mcpServers.s.*tools
 {"mcpServers": {"s": {"command": "x", "toolFilter": ["a"]}, "t": {"command": "x", \
 "Tools": ["a"]}, "u": {"command": "x", "excludetools": ["a"]}}}
-  mcpServers.s.*toolFilter
-  mcpServers.t.*Tools
-  mcpServers.u.*excludetools
+  mcpServers.s.toolFilter: expected .*toolFilters
+  mcpServers.t.Tools: expected .*tools
+  mcpServers.u.excludetools: expected .*excludeTools
 {"toolMode": "dynamic", "toolboxes": []}
   Configuration field 'toolMode' set to 'dynamic' is no longer supported.
   Dynamic mode was removed in version 0.10.0.
@@ -573,7 +573,7 @@ enabled = false
 
 
 @pytest.mark.parametrize("case", CLIENT_FILES.split("\n=== ")[1:])
-def test_the_file_of_another_client_is_a_configuration(
+def test_another_clients_file_works(
     case: str, tmp_path: Path, monkeypatch: Monkey, log: Logs
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -601,9 +601,7 @@ def test_the_file_of_another_client_is_a_configuration(
 
 
 @ON_WINDOWS
-def test_a_project_is_found_whatever_its_slashes_and_the_case_of_its_drive(
-    tmp_path: Path, monkeypatch: Monkey
-) -> None:
+def test_a_project_is_found_in_any_form(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
     here = os.getcwd()
     for written in (here, here.replace("\\", "/"), here[0].swapcase() + here[1:]):
@@ -629,9 +627,7 @@ LEFT_ALONE += "${workspaceFolder} ${env:a} ${env:} ${ENV:A} $MY_TOKEN $A"
 
 
 @pytest.mark.parametrize("case", EXPANSIONS.splitlines() + LEFT_ALONE.split())
-def test_a_variable_expands_in_one_pass_to_its_value_as_it_is(
-    case: str, monkeypatch: Monkey, log: Logs
-) -> None:
+def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> None:
     """What only looks like one stays; a warning names its place and not the text."""
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
@@ -650,7 +646,9 @@ BAD_FILES = {
     b'{"a":\n x}': "line 2 column 2",
     b"[mcp_servers.s]\n# x\n{": "as TOML.*line 3, column 1",
     b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
+    b"[mcp_servers.s]\n{": "as TOML, because of its name",
     b'{"\xe4": 1}': "save the file as UTF-8",
+    "{}".encode("utf-16"): "save the file as UTF-8",  # as PowerShell's `>` writes
 }
 
 
@@ -664,15 +662,6 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
         assert re.search(told, str(error.value))
     with pytest.raises(workbench.ConfigError, match="no-such-file"):
         workbench.find_config("no-such-file")
-
-
-def test_a_file_in_utf_16_is_to_be_saved_as_utf_8(tmp_path: Path) -> None:
-    """As what PowerShell's `>` has written is."""
-    path = tmp_path / "c.json"
-    for encoding in ("utf-16", "utf-16-be"):
-        path.write_text("\ufeff" * encoding.endswith("be") + "{}", encoding)
-        with pytest.raises(workbench.ConfigError, match="(?i)save.*utf-8"):
-            workbench.find_config(str(path))
 
 
 def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
@@ -769,9 +758,7 @@ SECRETS: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing els
 ]
 
 
-def test_what_may_be_secret_is_masked_and_nothing_else(
-    tmp_path: Path, monkeypatch: Monkey
-) -> None:
+def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     for server, texts in SECRETS:
         data = configuration(s={"url": "http://h/", **server})
         masked = workbench.parse_config(data).mask(texts)
@@ -842,9 +829,7 @@ async def test_a_failing_server_costs_only_itself(tmp_path: Path) -> None:
     assert list(last) == ["toolbox", "description", "servers_connected", "tools"]
 
 
-async def test_where_all_servers_fail_none_is_left(
-    notes: Path, monkeypatch: Monkey
-) -> None:
+async def test_where_all_fail_none_is_left(notes: Path, monkeypatch: Monkey) -> None:
     seconds = 3.5 if WINDOWS else 0.5  # a process takes longer to start there
     monkeypatch.setattr(workbench, "CONNECT_TIMEOUT", seconds)
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
@@ -881,8 +866,13 @@ async def test_an_open_waits_for_one_server_and_names_those_that_still_start(
 
 KILL = "os.write(2, b'one\\n\\x1b[31mtwo'); os.kill(os.getpid(), 9)"
 SPOILT = "answer(request, {'tools': [{'name': 'x'}]})"
+AT_HOME = os.path.expanduser("~/x")  # as a shell expands it
+SHOW_HOME = ["-c", "import sys; sys.exit(sys.argv[1])", "~/x"]
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons must tell
-    "absent": (MISSING, "no-such-command|No such file or directory"),
+    "absent": (MISSING, "no such command: 'no-such-command': .*path.*`env`.*PATH is"),
+    "words": ({"command": "npx -y x"}, "'npx -y x': put its arguments into `args`"),
+    "folder": (local() | {"cwd": "/no-such"}, "cwd: no such directory: /no-such"),
+    "home": ({"command": sys.executable, "args": SHOW_HOME}, re.escape(AT_HOME)),
     "kill": (local(on={"start": KILL}), f"status {KILLED};; one;;two"),
     "exit": (local(on={"start": "sys.exit('a\\tb')"}), "status 1;; a b"),
     "refusal": (local(on={"tools_list": "refuse(request, 7, 'no\\nluck')"}), "no luck"),
@@ -899,13 +889,6 @@ async def test_a_reason_is_one_readable_line_that_tells_the_cause() -> None:
         assert failed[name].isprintable() and len(failed[name]) < 10_000, name
         for part in parts.split(";;"):
             assert re.search(part.strip(), failed[name]), (name, failed[name])
-
-
-async def test_a_failed_start_names_the_command_or_the_folder() -> None:
-    servers = {"command": MISSING, "folder": local() | {"cwd": "no-such-folder"}}
-    async with connected(**servers) as client:
-        assert "no-such-command" in await error_of(client, "command", "echo")
-        assert "no-such-folder" in await error_of(client, "folder", "echo")
 
 
 PAGES = """
@@ -966,14 +949,23 @@ async def test_a_part_starts_and_counts_only_servers_it_needs(notes: Path) -> No
         assert failed.is_error and "no-such-command" in text(failed)
 
 
+LONG_TOOLS = [tool(f"t{n}", description="d" * 2_000) for n in range(20)]
+
+
 async def test_a_server_introduces_itself_once_with_parts_and_with_all() -> None:
+    """Where the answer for all was cut, a part tells the whole."""
     a, b = [local(about={"instructions": f"I am {name}."}) for name in "ab"]
+    long = local(tools=LONG_TOOLS, about={"instructions": "ä" * 6_000})
     async with connected(a=a, b=b) as client:
         told = []
         for part in ("a__echo", "a__say", "echo", "echo", None, None):
             answer = await open_box(client, part)
             told.append("".join(answer.get("instructions", {})))
     assert told == ["a", "", "b", "", "ab", "ab"]
+    async with connected(a=long) as client:
+        first, *rest = [await open_box(client, part) for part in (None, "t1", "t2")]
+    assert re.fullmatch("ä{900,1000}…", first["instructions"]["a"])
+    assert [answer.get("instructions") for answer in rest] == [{"a": "ä" * 6_000}, None]
 
 
 def size(value: Any) -> int:
@@ -987,9 +979,7 @@ TOO_MANY = LISTS.format("'ä' * (n * 77 % 400)", "range(200)")
 
 
 @pytest.mark.parametrize("code", [ENOUGH, TOO_MANY])
-async def test_only_the_longest_tools_are_shortened(
-    code: str, monkeypatch: Monkey
-) -> None:
+async def test_only_the_longest_are_shortened(code: str, monkeypatch: Monkey) -> None:
     """To name and beginning; where that is not enough, those to their names."""
     async with connected(a=local(on={"tools_list": code})) as client:
         answer = await open_box(client, ["t*", "absent"])
@@ -1015,9 +1005,6 @@ async def test_only_the_longest_tools_are_shortened(
     assert "absent" in note and "open_toolbox" in note
 
 
-LONG_TOOLS = [tool(f"t{n}", description="d" * 2_000) for n in range(20)]
-
-
 async def test_a_tool_that_is_asked_for_alone_comes_with_its_schema() -> None:
     """A description is cut to 1,000 characters where the answer would be too long."""
     schema = {"type": "object", "properties": {"x" * 9_000: {}}}
@@ -1030,17 +1017,6 @@ async def test_a_tool_that_is_asked_for_alone_comes_with_its_schema() -> None:
     assert alone["inputSchema"] == schema
     assert re.fullmatch("d{900,1000}…", alone["description"])
     assert short["description"] == "d" * 2_000
-
-
-async def test_a_manual_that_was_told_in_part_comes_whole_with_a_part() -> None:
-    its = local(tools=LONG_TOOLS, about={"instructions": "ä" * 6_000})
-    async with connected(a=its) as client:
-        told = []
-        for part in (None, "t1", "t2"):
-            answer = await open_box(client, part)
-            told.append(answer.get("instructions", {}).get("a", ""))
-    assert re.fullmatch("ä{900,1000}…", told[0])
-    assert told[1:] == ["ä" * 6_000, ""]
 
 
 async def test_use_tool_starts_once_the_one_server_it_needs(tmp_path: Path) -> None:
@@ -1070,6 +1046,8 @@ async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
             ("box", "box__a__", "{toolbox}__{server}__{tool}"),
             ("box", "box__c__echo", "nearest: box__b__echo, box__archive__echo"),
             ("box", "box__archive__ecoh", "box__archive__echo"),
+            ("box", "shut__b__echo", "of toolbox 'box', nearest: shut__b__echo"),
+            ("box", "b__echo", "nearest: box__b__echo"),
         ):
             arguments = {"toolbox_name": toolbox, "tool_name": tool_name}
             result = await client.call_tool("use_tool", arguments)
@@ -1157,13 +1135,15 @@ async def test_without_servers_or_toolboxes_it_says_so() -> None:
 
 async def test_bad_arguments_are_an_error_that_names_the_field() -> None:
     whole = BOX | {"tool_name": "box__a__echo"}
+    an_object = 'arguments: expected a JSON object such as {"a": 1}, found a '
     async with connected(a=MISSING) as client:
         for name, arguments, field in (
             ("open_toolbox", None, "toolbox_name"),
             ("open_toolbox", BOX | {"tools": ["a", 1]}, "tools"),
             ("use_tool", {"tool_name": "box__a__echo"}, "toolbox_name"),
             ("use_tool", BOX | {"tool_name": None}, "tool_name"),
-            ("use_tool", whole | {"arguments": [1]}, "arguments"),
+            ("use_tool", whole | {"arguments": [1]}, an_object + "list"),
+            ("use_tool", whole | {"arguments": "{'a': 1}"}, an_object + "string"),
         ):
             result = await client.call_tool(name, arguments)
             assert result.is_error and f"{field}" in text(result), arguments
@@ -1207,9 +1187,7 @@ async def test_a_death_fails_the_calls_in_flight(notes: Path, log: Logs) -> None
     assert ("workbench", logging.INFO, "[box/a] first words") in log.record_tuples
 
 
-async def test_the_end_of_a_server_with_a_child_is_noticed(
-    notes: Path, monkeypatch: Monkey
-) -> None:
+async def test_an_end_beside_a_child_is_seen(notes: Path, monkeypatch: Monkey) -> None:
     """What it had answered before counts; and the child, which has its pipes, ends."""
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.2)
     start = "self.bear(); self.start(0)"
@@ -1223,12 +1201,10 @@ async def test_the_end_of_a_server_with_a_child_is_noticed(
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
 
 
-LINGER = (
-    "os.close(1); sys.stdin.read(); time.sleep(0.7); self.note('gone'); os._exit(0)"
-)
-
-
 async def test_a_server_starts_again_when_nothing_is_left_of_it(notes: Path) -> None:
+    LINGER = (
+        "os.close(1); sys.stdin.read(); time.sleep(0.7); self.note('gone'); os._exit(0)"
+    )
     async with connected(a=local(notes=notes, on={"tools_call": LINGER})) as client:
         assert "closed its stdout" in await error_of(client, "a", "echo")
         await open_box(client)
@@ -1236,9 +1212,7 @@ async def test_a_server_starts_again_when_nothing_is_left_of_it(notes: Path) -> 
 
 
 @MODES
-async def test_a_server_is_probed_only_where_it_refuses_to_initialize(
-    mode: str,
-) -> None:
+async def test_a_server_is_probed_only_if_it_refuses_to_initialize(mode: str) -> None:
     """Some servers exit when they are probed."""
     picky = local(on={"server_discover": "sys.exit('probed')"})
     async with connected(mode, a=picky, b=local(eras=MODERN)) as client:
@@ -1298,11 +1272,9 @@ async def test_a_thousand_announcements_cost_two_or_three_listings(log: Logs) ->
     assert ("workbench", logging.DEBUG, skipped) in log.record_tuples
 
 
-FAULTS = ["refuse(request, 7)", "answer(request, {'tools': 1})"]
-
-
 async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) -> None:
     """And one that is not answered holds up neither an open nor a call for long."""
+    FAULTS = ["refuse(request, 7)", "answer(request, {'tools': 1})"]
     async with connected(a=local(about=ANNOUNCING)) as client:
         await become(client, tool("x"))
         assert await changed(client) == [tool("x")]
@@ -1615,11 +1587,14 @@ self.echo(request, {})
 ENDLESS = (
     "self.note('hangs')\nwhile True: os.write({}, b'a line without end\\n' * 1000)"
 )
+NO_LINE_FEED = "for _ in range(170): os.write(2, b'\\r50 %' * 200_000)\n"
+NO_LINE_FEED += "self.echo(request, {})"
 FAULTY: dict[str, tuple[str, str, str]] = {  # a method, what is run; what a call tells
     "exits": ("tools_list", "os.write(2, b'boom'); os._exit(3)", "status 3.*boom"),
     "nonsense": ("initialize", "answer(request, {'capabilities': 7})", "not valid MCP"),
     "deaf": ("tools_call", "os.close(1); self.hang()", "closed its stdout"),
     "garbage": ("tools_call", GARBAGE, "^{}$"),
+    "one line": ("tools_call", NO_LINE_FEED, "^{}$"),
     "silent": ("start", "self.hang()", ""),
     "unlisted": ("tools_list", "self.hang()", ""),
     "stdout": ("start", ENDLESS.format(1), ""),
@@ -1646,16 +1621,6 @@ async def test_a_fault_costs_only_its_server(notes: Path) -> None:
             assert await answer_of(client, "good", "echo") == {}
         calls.cancel_scope.cancel()
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
-
-
-NO_LINE_FEED = "for _ in range(170): os.write(2, b'\\r50 %' * 200_000)\n"
-NO_LINE_FEED += "self.echo(request, {})"
-
-
-async def test_a_server_may_write_its_stderr_without_line_feeds() -> None:
-    async with connected(a=local(on={"tools_call": NO_LINE_FEED})) as client:
-        with anyio.fail_after(15):
-            assert await answer_of(client, "a", "echo") == {}
 
 
 @ON_WINDOWS
@@ -1840,18 +1805,20 @@ async def test_headers_go_with_each_request_to_their_host(remote: Remote) -> Non
 
 
 DENIAL = '{"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "Go away"}}'
+BOMB = zlib.compress(b" " * (130 << 20), 1)
 # How a request fails; what its call is told, as a pattern. A server that answers so
 # at its path does not connect.
 FAILED: dict[str, tuple[bytes, str]] = {
-    "401": (response(401), "HTTP 401"),
+    "401": (response(401), "HTTP 401 .*`headers`.*OAuth.*npx -y mcp-remote"),
     "403": (response(403, DENIAL), "Go away"),
     "429": (response(429, "Too\nmany"), "HTTP 429"),
     "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
     "elsewhere": (response(307, location="http://a.invalid/"), "host|redirect"),
     "loop": (response(308, location="/loop"), "redirect"),
-    "html": (response(200, "<html>", content_type="text/html"), "HTTP 200"),
+    "html": (response(200, "<html>", content_type="text/html"), "200.* not MCP.*path"),
     "ended": (STREAM + b": no answer\n\n", "HTTP 200"),
     "spoilt": (response(200, {"id": 1}), ""),
+    "bomb": (response(200, BOMB, content_encoding="deflate"), "more than .* bytes"),
     "cut": (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{", ""),
     "closed": (b"", ""),
 }
@@ -1877,13 +1844,6 @@ async def test_a_remote_server_that_does_not_connect_says_why_in_one_line(
         url = servers[name]["url"].partition("?")[0]
         assert url in why or name in ("403", "spoilt"), why
         assert re.search(FAILED.get(name, (b"", ""))[1], why), why
-
-
-async def test_a_remote_server_is_listed_anew_at_each_opening(remote: Remote) -> None:
-    async with connected(a=remote.at()) as client:
-        await open_box(client)
-        remote.answers["later"] = text_result("later")
-        assert "box__a__later" in str((await open_box(client))["tools"])
 
 
 async def test_a_request_that_fails_costs_only_its_own_call(remote: Remote) -> None:
@@ -2001,17 +1961,17 @@ async def test_a_server_that_became_another_fails_two_calls_at_most(
         assert text(await use(client, "a", "ok")) == "ok"
 
 
-async def test_the_end_of_a_session_is_told(remote: Remote) -> None:
+async def test_a_session_is_listed_anew_and_told_of_its_end(remote: Remote) -> None:
     async with connected(a=remote.at()) as client:
         await open_box(client)
+        remote.answers["later"] = text_result("later")
+        assert "box__a__later" in await shown_names(client)
         assert "DELETE" not in remote.calls
     assert remote.calls.count("DELETE") == 1
     assert remote.headers["mcp-session-id"] == "1"
 
 
-async def test_an_answer_is_asked_for_again_where_its_stream_has_ended(
-    remote: Remote,
-) -> None:
+async def test_an_answer_is_asked_for_again_after_its_stream(remote: Remote) -> None:
     """A server that wants to be polled gives its events ids, and closes the stream."""
     asked = []
 
@@ -2029,20 +1989,6 @@ async def test_an_answer_is_asked_for_again_where_its_stream_has_ended(
     async with connected(a=remote.at()) as client:
         assert text(await use(client, "a", "polled")) == "late"
     assert len(asked) == 1
-
-
-async def test_a_body_that_unpacks_without_end_is_an_error_of_its_call(
-    remote: Remote,
-) -> None:
-    async def bomb(request: dict[str, Any], _: Any) -> bytes:
-        reply = {"jsonrpc": "2.0", "id": request["id"], "result": text_result("all")}
-        body = zlib.compress(json.dumps(reply).encode() + b" " * (130 << 20), 1)
-        return response(200, body, content_encoding="deflate")
-
-    remote.answers["bomb"] = bomb
-    async with connected(a=remote.at()) as client:
-        assert await error_of(client, "a", "bomb")
-        assert text(await use(client, "a", "ok")) == "ok"
 
 
 INSTALLED = ROOT / ".ci/servers"
@@ -2103,21 +2049,6 @@ async def test_time_knows_iana_zones_and_no_other(monkeypatch: Monkey) -> None:
             assert result.is_error and repr(zone) in text(result)
         monkeypatch.setattr(zoneinfo, "ZoneInfo", None)  # UTC needs no zone data
         assert_is_now(text(await client.call_tool("time", {})), datetime.UTC)
-
-
-async def test_time_says_where_zone_data_comes_from(monkeypatch: Monkey) -> None:
-    """Windows has none."""
-    for name in [each for each in sys.modules if each.startswith("tzdata.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "tzdata", None)
-    zoneinfo.reset_tzpath([])
-    zoneinfo.ZoneInfo.clear_cache()
-    try:
-        async with Client(workbench.create_toolbox_server()) as client:
-            result = await client.call_tool("time", {"timezone": "Europe/Berlin"})
-    finally:
-        zoneinfo.reset_tzpath()
-    assert result.is_error and "tzdata" in text(result)
 
 
 MEDIA_TYPES = {"Content-Type": "application/json", "Connection": "close"}
@@ -2379,10 +2310,8 @@ async def test_the_demo_is_served_and_says_what_it_is(tmp_path: Path) -> None:
     assert re.search(" DEBUG demo/toolbox.*: .*echo.*time", logged)
 
 
-HOW = ".* mcp.* pip install 'mcp>=2.3,<3'.* uv run .*\n"
-
-
 def test_what_cannot_start_ends_in_one_sentence() -> None:
+    HOW = ".* mcp.* pip install 'mcp>=2.3,<3'.* uv run .*\n"
     for package in ("None", "sys"):  # none, and one without what newer ones have
         script = f"import runpy, sys; sys.modules['mcp'] = {package}; sys.argv.pop(0); "
         script += "runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -2392,30 +2321,35 @@ def test_what_cannot_start_ends_in_one_sentence() -> None:
         assert process.returncode == 1
 
 
+SAID = '{"content":[{"type":"text","text":"Gr\\u00f6\\u00dfe"}]}'
 # Options, in a folder with a configuration: whether they are refused; what is said.
 COMMAND_LINES = {
     "--version": (False, "^mcp-workbench 0.10.0$"),
-    "workbench-config.json --toolbox": (True, "toolbox"),
-    "workbench-config.json --http 0": (True, "http"),
-    "--toolbox --http 99999": (True, "99999"),
+    f"--call box__s__result {SAID}": (False, "^Größe$"),  # in UTF-8, whatever is usual
+    "no-such-file --check": (True, "no-such-file: no such file"),
+    "workbench-config.json --toolbox": (True, "expected no CONFIG with --toolbox"),
+    "workbench-config.json --http 0": (True, "expected no CONFIG with .*--http"),
+    "--toolbox --http 99999": (True, "PORT.* found 99999"),
 }
 
 
-async def test_a_command_line_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
-    command(tmp_path, configuration(s=MISSING))
+async def test_a_command_line_is_obeyed_or_refused(tmp_path: Path) -> None:
+    command(tmp_path, configuration(s=local()))
+    variables = os.environ | {"PYTHONUTF8": "0", "LC_ALL": "C"}
+    variables.pop("PYTHONIOENCODING", None)
+    streams: Any = {"stdin": subprocess.DEVNULL, "stdout": PIPE, "stderr": PIPE}
 
-    def run(options: str) -> subprocess.CompletedProcess[str]:
+    def run(options: str) -> subprocess.CompletedProcess[bytes]:
         line = [sys.executable, workbench.__file__, *options.split()]
-        streams: Any = {"stdin": subprocess.DEVNULL, "stdout": PIPE, "stderr": PIPE}
         return subprocess.run(
-            line, cwd=tmp_path, timeout=40, text=True, check=False, **streams
+            line, cwd=tmp_path, env=variables, timeout=40, check=False, **streams
         )
 
     ends = [asyncio.to_thread(run, options) for options in COMMAND_LINES]
     for ended in await asyncio.gather(*ends):
         is_refused, told = COMMAND_LINES[" ".join(ended.args[2:])]
-        *_, last = (ended.stdout + ended.stderr).splitlines()
-        assert re.search(told, last) and "Traceback" not in ended.stderr, ended
+        said = (ended.stdout + ended.stderr).decode()
+        assert re.search(told, said.splitlines()[-1]) and "Traceback" not in said, ended
         assert bool(ended.returncode) == is_refused, ended
 
 
@@ -2469,9 +2403,7 @@ async def test_check_starts_each_server_once_and_says_when_it_settles(
     assert re.search(r"box/good +ok +\d+\.\d s +2 tools +[\d,]+ bytes", said)
 
 
-async def test_check_tells_what_a_models_context_holds(
-    capsys: Capture, log: Logs
-) -> None:
+async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> None:
     """Before anything is opened, with all of it, and natively."""
     assert await workbench.check(workbench.parse_config({"mcpServers": {}})) == 1
     assert "No server" in capsys.readouterr().out
@@ -2513,17 +2445,6 @@ async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> No
     mixed = json.dumps({"content": BLOCKS})
     assert await workbench.call_once(config, "box__s__result", mixed) == 0
     assert json.loads(capsys.readouterr().out)["content"][0] == BLOCKS[0]
-
-
-def test_call_prints_utf_8_into_a_pipe(tmp_path: Path) -> None:
-    said = "Größe 漢字 😀"
-    arguments = json.dumps({"content": [{"type": "text", "text": said}]})
-    config = configuration(s=local())
-    line = command(tmp_path, config, "--call", "box__s__result", arguments)
-    variables = os.environ | {"PYTHONUTF8": "0", "LC_ALL": "C"}
-    variables.pop("PYTHONIOENCODING", None)
-    ended = subprocess.run(line, stdout=PIPE, check=True, env=variables)
-    assert ended.stdout.decode("utf-8").strip() == said
 
 
 def test_a_client_that_never_reads_stderr_stops_nothing(tmp_path: Path) -> None:
@@ -2633,25 +2554,21 @@ def test_ctrl_c_ends_it_and_it_ends_its_servers(tmp_path: Path, notes: Path) -> 
     assert "ended" in notes.read_text() and "signalled" not in notes.read_text()
 
 
-def test_a_client_that_probes_and_initializes_at_once_is_served(tmp_path: Path) -> None:
-    """The older era is spoken then, in which every server can ask the client."""
+def test_a_client_that_knows_2026_is_served(tmp_path: Path) -> None:
+    """In the older era, if it can: there every server can ask the client."""
     meta = {f"{RESERVED}protocolVersion": MODERN, CAPABILITIES: {}}
-    with Wire(tmp_path) as wire:
-        probe = wire.begin("server/discover", _meta=meta)
-        handshake = wire.begin("initialize", **HANDSHAKE)
-        assert wire.answer(probe)["error"]["code"] == -32601
-        assert wire.answer(handshake)["result"]["protocolVersion"] == OLDER
-        assert wire.use("good") == "{}"
-
-
-def test_a_client_that_insists_on_2026_can_list_and_call(tmp_path: Path) -> None:
-    meta = {f"{RESERVED}protocolVersion": MODERN, CAPABILITIES: {}}
-    with Wire(tmp_path) as wire:
+    with Wire(tmp_path) as wire:  # which insists
         wire.begin("server/discover", _meta=meta)
         listing = wire.begin("tools/list", _meta=meta)
         call = wire.begin("tools/call", name="open_toolbox", arguments=BOX, _meta=meta)
         assert len(wire.answer(listing)["result"]["tools"]) == 2
         assert "box__good__echo" in str(wire.answer(call)["result"]["content"])
+    with Wire(tmp_path) as wire:  # which probes and initializes at once
+        probe = wire.begin("server/discover", _meta=meta)
+        handshake = wire.begin("initialize", **HANDSHAKE)
+        assert wire.answer(probe)["error"]["code"] == -32601
+        assert wire.answer(handshake)["result"]["protocolVersion"] == OLDER
+        assert wire.use("good") == "{}"
 
 
 # === README ===========================================================================
@@ -2714,9 +2631,7 @@ async def test_check_prints_what_the_readme_shows(capsys: Capture) -> None:
     assert without_numbers(capsys.readouterr().out) == without_numbers(shown)
 
 
-async def test_a_model_gets_what_the_readme_shows(
-    tmp_path: Path, monkeypatch: Monkey
-) -> None:
+async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WORKBENCH_CONFIG", raising=False)
     server = workbench.create_server(workbench.find_config(None))
