@@ -468,9 +468,9 @@ BAD_CONFIGURATIONS = """
   mcpServers.s.*tools
 {"mcpServers": {"s": {"command": "x", "toolFilter": ["a"]}, "t": {"command": "x", \
 "Tools": ["a"]}, "u": {"command": "x", "excludetools": ["a"]}}}
-  mcpServers.s.toolFilter: expected .*toolFilters
-  mcpServers.t.Tools: expected .*tools
-  mcpServers.u.excludetools: expected .*excludeTools
+  mcpServers.s.toolFilter: .*toolFilters
+  mcpServers.t.Tools: .*tools
+  mcpServers.u.excludetools: .*excludeTools
 {"toolMode": "dynamic", "toolboxes": []}
   Configuration field 'toolMode' set to 'dynamic' is no longer supported.
   Dynamic mode was removed in version 0.10.0.
