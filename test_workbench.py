@@ -679,6 +679,7 @@ def test_the_script_header_asks_for_what_the_requirements_ask_for() -> None:
     fields = tomllib.loads(header[1].replace("# ", ""))
     requirements = (ROOT / "requirements.txt").read_text().split()
     assert fields["dependencies"] + ["pytest"] == requirements
+    assert {*re.findall(r"\bmcp>=[\d.,<]+", README)} == {requirements[0]}
 
 
 async def test_a_filtered_tool_can_be_neither_seen_nor_called() -> None:
