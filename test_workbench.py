@@ -265,6 +265,7 @@ if sys.platform == "win32":
 # Most tests connect a client to a workbench in this process, some to a process of it.
 
 ROOT = Path(workbench.__file__).parent
+INSTALLED = ROOT / ".ci/servers"
 # The eras of a client, as the SDK's `mode`, and of a server.
 MODES = pytest.mark.parametrize("mode", ["legacy", "auto"])
 ERAS = pytest.mark.parametrize("eras", [OLDER, MODERN])
@@ -443,8 +444,6 @@ async def killed(pid: int) -> None:
 # === Configuration ====================================================================
 
 AT = "toolboxes.box.mcpServers.s"
-
-
 # Each line of JSON is a configuration; below it are its problems, as patterns.
 BAD_CONFIGURATIONS = """
 []
@@ -479,9 +478,9 @@ BAD_CONFIGURATIONS = """
   mcpServers.s.*tools
 {"mcpServers": {"s": {"command": "x", "toolFilter": ["a"]}, "t": {"command": "x", \
 "Tools": ["a"]}, "u": {"command": "x", "excludetools": ["a"]}}}
-  mcpServers.s.*toolFilter
-  mcpServers.t.*Tools
-  mcpServers.u.*excludetools
+  mcpServers.s.toolFilter: .*toolFilters
+  mcpServers.t.Tools: .*tools
+  mcpServers.u.excludetools: .*excludeTools
 {"toolMode": "dynamic", "toolboxes": []}
   Configuration field 'toolMode' set to 'dynamic' is no longer supported.
   Dynamic mode was removed in version 0.10.0.
@@ -583,7 +582,7 @@ enabled = false
 
 
 @pytest.mark.parametrize("case", CLIENT_FILES.split("\n=== ")[1:])
-def test_the_file_of_another_client_is_a_configuration(
+def test_another_clients_file_works(
     case: str, tmp_path: Path, monkeypatch: Monkey, log: Logs
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -611,9 +610,7 @@ def test_the_file_of_another_client_is_a_configuration(
 
 
 @ON_WINDOWS
-def test_a_project_is_found_whatever_its_slashes_and_the_case_of_its_drive(
-    tmp_path: Path, monkeypatch: Monkey
-) -> None:
+def test_a_project_is_found_in_any_form(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
     here = os.getcwd()
     for written in (here, here.replace("\\", "/"), here[0].swapcase() + here[1:]):
@@ -632,16 +629,12 @@ ${RAW} = ${A} $A \1 }
 ${NO:-${A}} = ${A}
 $ $} $${A} = $ $} $x
 """.strip()
-
-
 LEFT_ALONE = "${} ${a} ${1X} ${A%/} ${A-d} ${A:=d} ${:-d} ${Ä} ${A${A} ${input:A} "
 LEFT_ALONE += "${workspaceFolder} ${env:a} ${env:} ${ENV:A} $MY_TOKEN $A"
 
 
 @pytest.mark.parametrize("case", EXPANSIONS.splitlines() + LEFT_ALONE.split())
-def test_a_variable_expands_in_one_pass_to_its_value_as_it_is(
-    case: str, monkeypatch: Monkey, log: Logs
-) -> None:
+def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> None:
     """What only looks like one stays; a warning names its place and not the text."""
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
@@ -655,17 +648,17 @@ def test_a_variable_expands_in_one_pass_to_its_value_as_it_is(
         assert message.startswith(f"{AT}.args[0]: ") and given not in message
 
 
-BAD_FILES = {
-    b"": "the file is empty",
-    b'{"a":\n x}': "line 2 column 2",
-    b"[mcp_servers.s]\n# x\n{": "as TOML.*line 3, column 1",
-    b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
-    b'{"\xe4": 1}': "save the file as UTF-8",
-}
-
-
 def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) -> None:
-    for data, told in BAD_FILES.items():
+    bad_files = {
+        b"": "the file is empty",
+        b'{"a":\n x}': "line 2 column 2",
+        b"[mcp_servers.s]\n# x\n{": "as TOML.*line 3, column 1",
+        b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
+        b"[mcp_servers.s]\n{": "as TOML, because of its name",
+        b'{"\xe4": 1}': "save the file as UTF-8",
+        "{}".encode("utf-16"): "save the file as UTF-8",  # as PowerShell's `>` writes
+    }
+    for data, told in bad_files.items():
         path = tmp_path / ("c.toml" if data.startswith(b"[") else "c.json")
         path.write_bytes(data)
         with pytest.raises(workbench.ConfigError) as error:
@@ -674,15 +667,6 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
         assert re.search(told, str(error.value))
     with pytest.raises(workbench.ConfigError, match="no-such-file"):
         workbench.find_config("no-such-file")
-
-
-def test_a_file_in_utf_16_is_to_be_saved_as_utf_8(tmp_path: Path) -> None:
-    """As what PowerShell's `>` has written is."""
-    path = tmp_path / "c.json"
-    for encoding in ("utf-16", "utf-16-be"):
-        path.write_text("\ufeff" * encoding.endswith("be") + "{}", encoding)
-        with pytest.raises(workbench.ConfigError, match="(?i)save.*utf-8"):
-            workbench.find_config(str(path))
 
 
 def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
@@ -705,25 +689,27 @@ def test_the_script_header_asks_for_what_the_requirements_ask_for() -> None:
     fields = tomllib.loads(header[1].replace("# ", ""))
     requirements = (ROOT / "requirements.txt").read_text().split()
     assert fields["dependencies"] + ["pytest"] == requirements
-
-
-ODD_NAMES = ["read_a", "Read_b", "list", "read", "🧰 a__b_"]
-FILTERS: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "all": ({"toolFilters": "*"}, ODD_NAMES),
-    "some": ({"toolFilters": ["read_*", "l?st"]}, ["read_a", "list"]),
-    "left": ({"tools": ["[!l]*"], "excludeTools": ["?ead", "read_a"]}, ODD_NAMES[1::3]),
-    "sum": ({"excludeTools": ["?ea*"], "disabledTools": ["l*"]}, ODD_NAMES[4:]),
-    "none": ({"toolFilters": []}, []),
-}
+    assert {*re.findall(r"\bmcp>=[\d.,<]+", README)} == {requirements[0]}
 
 
 async def test_a_filtered_tool_can_be_neither_seen_nor_called() -> None:
-    its = local(tools=[tool(name) for name in ODD_NAMES])
-    servers = {name: its | filters for name, (filters, _) in FILTERS.items()}
+    odd_names = ["read_a", "Read_b", "list", "read", "🧰 a__b_"]
+    filters: dict[str, tuple[dict[str, Any], list[str]]] = {
+        "all": ({"toolFilters": "*"}, odd_names),
+        "some": ({"toolFilters": ["read_*", "l?st"]}, ["read_a", "list"]),
+        "left": (
+            {"tools": ["[!l]*"], "excludeTools": ["?ead", "read_a"]},
+            odd_names[1::3],
+        ),
+        "sum": ({"excludeTools": ["?ea*"], "disabledTools": ["l*"]}, odd_names[4:]),
+        "none": ({"toolFilters": []}, []),
+    }
+    its = local(tools=[tool(name) for name in odd_names])
+    servers = {name: its | filters for name, (filters, _) in filters.items()}
     async with connected(**servers) as client:
         shown = await shown_names(client)
-        for server, (_, allowed) in FILTERS.items():
-            for name in ODD_NAMES:
+        for server, (_, allowed) in filters.items():
+            for name in odd_names:
                 result = await use(client, server, name)
                 assert result.is_error == (name not in allowed), (server, name)
                 assert (f"box__{server}__{name}" in shown) == (name in allowed)
@@ -769,20 +755,16 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
         assert secret not in "\n".join(told)
 
 
-SECRETS: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
-    ({"headers": {"A": "abcdefgh", "B": "abcdefghSECRET"}}, "abcdefghSECRET"),
-    ({"url": "http://user:password@h/"}, "password"),
-    ({"url": "http://u:begin_of/of_it?@h:1#?/end_of_it@h/"}, "begin_of end_of_it"),
-    ({"url": "http://u:pass/word@h/"}, "u:pass/word pass/word"),
-    ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
-    ({"headers": {"A": 'a"quote/ä'}}, r'a"quote/ä a\"quote/\u00e4 a\"quote/ä'),
-]
-
-
-def test_what_may_be_secret_is_masked_and_nothing_else(
-    tmp_path: Path, monkeypatch: Monkey
-) -> None:
-    for server, texts in SECRETS:
+def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
+    secrets: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
+        ({"headers": {"A": "abcdefgh", "B": "abcdefghSECRET"}}, "abcdefghSECRET"),
+        ({"url": "http://user:password@h/"}, "password"),
+        ({"url": "http://u:begin_of/of_it?@h:1#?/end_of_it@h/"}, "begin_of end_of_it"),
+        ({"url": "http://u:pass/word@h/"}, "u:pass/word pass/word"),
+        ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
+        ({"headers": {"A": 'a"quote/ä'}}, r'a"quote/ä a\"quote/\u00e4 a\"quote/ä'),
+    ]
+    for server, texts in secrets:
         data = configuration(s={"url": "http://h/", **server})
         masked = workbench.parse_config(data).mask(texts)
         assert set(masked.split()) == {"***"}, texts
@@ -852,9 +834,7 @@ async def test_a_failing_server_costs_only_itself(tmp_path: Path) -> None:
     assert list(last) == ["toolbox", "description", "servers_connected", "tools"]
 
 
-async def test_where_all_servers_fail_none_is_left(
-    notes: Path, monkeypatch: Monkey
-) -> None:
+async def test_where_all_fail_none_is_left(notes: Path, monkeypatch: Monkey) -> None:
     seconds = 3.5 if WINDOWS else 0.5  # a process takes longer to start there
     monkeypatch.setattr(workbench, "CONNECT_TIMEOUT", seconds)
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
@@ -867,9 +847,7 @@ async def test_where_all_servers_fail_none_is_left(
         await until(lambda: not is_alive(pid))
 
 
-async def test_an_open_waits_for_one_server_and_names_those_that_still_start(
-    tmp_path: Path, monkeypatch: Monkey
-) -> None:
+async def test_an_open_waits_for_one_alone(tmp_path: Path, monkeypatch: Monkey) -> None:
     """Where none is up, it ends at the timeout, as does a call."""
     assert (workbench.OPEN_TIMEOUT, workbench.ANSWER_TIMEOUT) == (5, 50)
     gate = tmp_path / "gate"
@@ -891,8 +869,13 @@ async def test_an_open_waits_for_one_server_and_names_those_that_still_start(
 
 KILL = "os.write(2, b'one\\n\\x1b[31mtwo'); os.kill(os.getpid(), 9)"
 SPOILT = "answer(request, {'tools': [{'name': 'x'}]})"
+AT_HOME = os.path.expanduser("~/x")  # as a shell expands it
+SHOW_HOME = ["-c", "import sys; sys.exit(sys.argv[1])", "~/x"]
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons must tell
-    "absent": (MISSING, "no-such-command|No such file or directory"),
+    "absent": (MISSING, "no such command: 'no-such-command': .*path.*`env`.*PATH is"),
+    "words": ({"command": "npx -y x"}, "'npx -y x': put its arguments into `args`"),
+    "folder": (local() | {"cwd": "/no-such"}, "cwd: no such directory: /no-such"),
+    "home": ({"command": sys.executable, "args": SHOW_HOME}, re.escape(AT_HOME)),
     "kill": (local(on={"start": KILL}), f"status {KILLED};; one;;two"),
     "exit": (local(on={"start": "sys.exit('a\\tb')"}), "status 1;; a b"),
     "refusal": (local(on={"tools_list": "refuse(request, 7, 'no\\nluck')"}), "no luck"),
@@ -909,13 +892,6 @@ async def test_a_reason_is_one_readable_line_that_tells_the_cause() -> None:
         assert failed[name].isprintable() and len(failed[name]) < 10_000, name
         for part in parts.split(";;"):
             assert re.search(part.strip(), failed[name]), (name, failed[name])
-
-
-async def test_a_failed_start_names_the_command_or_the_folder() -> None:
-    servers = {"command": MISSING, "folder": local() | {"cwd": "no-such-folder"}}
-    async with connected(**servers) as client:
-        assert "no-such-command" in await error_of(client, "command", "echo")
-        assert "no-such-folder" in await error_of(client, "folder", "echo")
 
 
 PAGES = """
@@ -976,14 +952,23 @@ async def test_a_part_starts_and_counts_only_servers_it_needs(notes: Path) -> No
         assert failed.is_error and "no-such-command" in text(failed)
 
 
+LONG_TOOLS = [tool(f"t{n}", description="d" * 2_000) for n in range(20)]
+
+
 async def test_a_server_introduces_itself_once_with_parts_and_with_all() -> None:
+    """Where the answer for all was cut, a part tells the whole."""
     a, b = [local(about={"instructions": f"I am {name}."}) for name in "ab"]
+    long = local(tools=LONG_TOOLS, about={"instructions": "ä" * 6_000})
     async with connected(a=a, b=b) as client:
         told = []
         for part in ("a__echo", "a__say", "echo", "echo", None, None):
             answer = await open_box(client, part)
             told.append("".join(answer.get("instructions", {})))
     assert told == ["a", "", "b", "", "ab", "ab"]
+    async with connected(a=long) as client:
+        first, *rest = [await open_box(client, part) for part in (None, "t1", "t2")]
+    assert re.fullmatch("ä{900,1000}…", first["instructions"]["a"])
+    assert [answer.get("instructions") for answer in rest] == [{"a": "ä" * 6_000}, None]
 
 
 def size(value: Any) -> int:
@@ -997,9 +982,7 @@ TOO_MANY = LISTS.format("'ä' * (n * 77 % 400)", "range(200)")
 
 
 @pytest.mark.parametrize("code", [ENOUGH, TOO_MANY])
-async def test_only_the_longest_tools_are_shortened(
-    code: str, monkeypatch: Monkey
-) -> None:
+async def test_only_the_longest_are_shortened(code: str, monkeypatch: Monkey) -> None:
     """To name and beginning; where that is not enough, those to their names."""
     async with connected(a=local(on={"tools_list": code})) as client:
         answer = await open_box(client, ["t*", "absent"])
@@ -1025,10 +1008,6 @@ async def test_only_the_longest_tools_are_shortened(
     assert "absent" in note and "open_toolbox" in note
 
 
-# As code, because a command line of Windows has at most 32,767 characters.
-LONG_TOOLS = "[tool(f't{n}', description='d' * 2_000) for n in range(20)]"
-
-
 async def test_a_tool_that_is_asked_for_alone_comes_with_its_schema() -> None:
     """A description is cut to 1,000 characters where the answer would be too long."""
     schema = {"type": "object", "properties": {"x" * 9_000: {}}}
@@ -1042,19 +1021,6 @@ async def test_a_tool_that_is_asked_for_alone_comes_with_its_schema() -> None:
     assert alone["inputSchema"] == schema
     assert re.fullmatch("d{900,1000}…", alone["description"])
     assert short["description"] == "d" * 2_000
-
-
-async def test_a_manual_that_was_told_in_part_comes_whole_with_a_part() -> None:
-    code = "self.about['instructions'] = 'ä' * 6_000; self.initialize(request)"
-    its = {"initialize": code}
-    its["tools_list"] = f"answer(request, {{'tools': {LONG_TOOLS}}})"
-    async with connected(a=local(on=its)) as client:
-        told = []
-        for part in (None, "t1", "t2"):
-            answer = await open_box(client, part)
-            told.append(answer.get("instructions", {}).get("a", ""))
-    assert re.fullmatch("ä{900,1000}…", told[0])
-    assert told[1:] == ["ä" * 6_000, ""]
 
 
 async def test_use_tool_starts_once_the_one_server_it_needs(tmp_path: Path) -> None:
@@ -1084,6 +1050,8 @@ async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
             ("box", "box__a__", "{toolbox}__{server}__{tool}"),
             ("box", "box__c__echo", "nearest: box__b__echo, box__archive__echo"),
             ("box", "box__archive__ecoh", "box__archive__echo"),
+            ("box", "shut__b__echo", "of this toolbox, nearest: shut__b__echo"),
+            ("box", "b__echo", "nearest: box__b__echo"),
         ):
             arguments = {"toolbox_name": toolbox, "tool_name": tool_name}
             result = await client.call_tool("use_tool", arguments)
@@ -1171,13 +1139,15 @@ async def test_without_servers_or_toolboxes_it_says_so() -> None:
 
 async def test_bad_arguments_are_an_error_that_names_the_field() -> None:
     whole = BOX | {"tool_name": "box__a__echo"}
+    an_object = 'arguments: expected a JSON object such as {"a": 1}, found a '
     async with connected(a=MISSING) as client:
         for name, arguments, field in (
             ("open_toolbox", None, "toolbox_name"),
             ("open_toolbox", BOX | {"tools": ["a", 1]}, "tools"),
             ("use_tool", {"tool_name": "box__a__echo"}, "toolbox_name"),
             ("use_tool", BOX | {"tool_name": None}, "tool_name"),
-            ("use_tool", whole | {"arguments": [1]}, "arguments"),
+            ("use_tool", whole | {"arguments": [1]}, an_object + "list"),
+            ("use_tool", whole | {"arguments": "{'a': 1}"}, an_object + "string"),
         ):
             result = await client.call_tool(name, arguments)
             assert result.is_error and f"{field}" in text(result), arguments
@@ -1221,9 +1191,7 @@ async def test_a_death_fails_the_calls_in_flight(notes: Path, log: Logs) -> None
     assert ("workbench", logging.INFO, "[box/a] first words") in log.record_tuples
 
 
-async def test_the_end_of_a_server_with_a_child_is_noticed(
-    notes: Path, monkeypatch: Monkey
-) -> None:
+async def test_an_end_beside_a_child_is_seen(notes: Path, monkeypatch: Monkey) -> None:
     """What it had answered before counts; and the child, which has its pipes, ends."""
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.2)
     start = "self.bear(); self.start(0)"
@@ -1237,22 +1205,18 @@ async def test_the_end_of_a_server_with_a_child_is_noticed(
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
 
 
-LINGER = (
-    "os.close(1); sys.stdin.read(); time.sleep(0.7); self.note('gone'); os._exit(0)"
-)
-
-
 async def test_a_server_starts_again_when_nothing_is_left_of_it(notes: Path) -> None:
-    async with connected(a=local(notes=notes, on={"tools_call": LINGER})) as client:
+    linger = (
+        "os.close(1); sys.stdin.read(); time.sleep(0.7); self.note('gone'); os._exit(0)"
+    )
+    async with connected(a=local(notes=notes, on={"tools_call": linger})) as client:
         assert "closed its stdout" in await error_of(client, "a", "echo")
         await open_box(client)
     assert re.fullmatch(r"\d+\ngone\n\d+\n", notes.read_text())
 
 
 @MODES
-async def test_a_server_is_probed_only_where_it_refuses_to_initialize(
-    mode: str,
-) -> None:
+async def test_a_server_is_probed_only_if_it_refuses_to_initialize(mode: str) -> None:
     """Some servers exit when they are probed."""
     picky = local(on={"server_discover": "sys.exit('probed')"})
     async with connected(mode, a=picky, b=local(eras=MODERN)) as client:
@@ -1312,15 +1276,13 @@ async def test_a_thousand_announcements_cost_two_or_three_listings(log: Logs) ->
     assert ("workbench", logging.DEBUG, skipped) in log.record_tuples
 
 
-FAULTS = ["refuse(request, 7)", "answer(request, {'tools': 1})"]
-
-
 async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) -> None:
     """And one that is not answered holds up neither an open nor a call for long."""
+    faults = ["refuse(request, 7)", "answer(request, {'tools': 1})"]
     async with connected(a=local(about=ANNOUNCING)) as client:
         await become(client, tool("x"))
         assert await changed(client) == [tool("x")]
-        for fault in FAULTS:
+        for fault in faults:
             log.clear()
             await become(client, tool("y"), fault=fault)
             assert await changed(client) == [tool("x")], fault
@@ -1373,26 +1335,24 @@ async def test_an_error_is_told_or_passes_to_the_client_it_addresses() -> None:
             assert await raw_call(client, "a", "error", error) == passed_on
 
 
-SPOILT_ANSWERS = {
-    "": "",  # neither result nor error
-    '"method": null, "result": null, ': "",
-    '"result": {}, ': "content",
-    '"result": {"content": [{"type": "audio", "data": ""}]}, ': "content",
-    '"result": {"resultType": "complete", "content": 7}, ': "content",
-    '"error": {"message": "x"}, ': "",
-}
-
-
 @ERAS
 async def test_a_spoilt_answer_is_an_error_of_the_call(eras: str) -> None:
+    spoilt_answers = {
+        "": "",  # neither result nor error
+        '"method": null, "result": null, ': "",
+        '"result": {}, ': "content",
+        '"result": {"content": [{"type": "audio", "data": ""}]}, ': "content",
+        '"result": {"resultType": "complete", "content": 7}, ': "content",
+        '"error": {"message": "x"}, ': "",
+    }
     async with connected(a=local(eras=eras)) as client:
-        for spoilt, field in SPOILT_ANSWERS.items():
+        for spoilt, field in spoilt_answers.items():
             line = f'{{{spoilt}"id": ID, "jsonrpc": "2.0"}}'
             with anyio.fail_after(5):
                 told = await error_of(client, "a", "write", {"line": line})
             assert "not valid MCP" in told and field in told, spoilt
         seen = await answer_of(client, "a", "seen")
-    assert seen["calls"] == len(SPOILT_ANSWERS) + 1
+    assert seen["calls"] == len(spoilt_answers) + 1
 
 
 FORM: dict[str, Any] = {"mode": "form", "message": "Who?"}
@@ -1520,22 +1480,25 @@ async def test_a_cancelled_call_is_cancelled_downstream(eras: str) -> None:
         assert await pid_of(client, "a") == pid
 
 
-MESSAGE = {"role": "user", "content": PARIS}
-SAMPLING = {"messages": [MESSAGE], "maxTokens": 9, "tools": [tool("t")], "metadata": {}}
-ASLEEP = {"code": -7, "message": "Asleep", "data": {"why": 1}}
-QUESTIONS: list[tuple[str, dict[str, Any], Any]] = [  # and the client's answers
-    ("elicitation/create", FORM, ACCEPTED),
-    ("elicitation/create", FORM, ASLEEP),
-    ("elicitation/create", SIGN_IN, {"action": "decline"}),
-    ("sampling/createMessage", SAMPLING, SAMPLED),
-    ("roots/list", {}, ROOTS),
-]
-
-
 async def test_a_servers_question_reaches_the_client_and_the_answer_goes_back() -> None:
+    message = {"role": "user", "content": PARIS}
+    sampling = {
+        "messages": [message],
+        "maxTokens": 9,
+        "tools": [tool("t")],
+        "metadata": {},
+    }
+    asleep = {"code": -7, "message": "Asleep", "data": {"why": 1}}
+    questions: list[tuple[str, dict[str, Any], Any]] = [  # and the client's answers
+        ("elicitation/create", FORM, ACCEPTED),
+        ("elicitation/create", FORM, asleep),
+        ("elicitation/create", SIGN_IN, {"action": "decline"}),
+        ("sampling/createMessage", sampling, SAMPLED),
+        ("roots/list", {}, ROOTS),
+    ]
     ear = Ear()
     async with connected(callbacks=ear.callbacks, a=local()) as client:
-        for method, params, answer in QUESTIONS:
+        for method, params, answer in questions:
             ear.heard.clear()
             asked = params and {**params, "_meta": {"answer": answer}}
             given = {"method": method, "params": asked}
@@ -1568,16 +1531,14 @@ async def test_a_change_of_roots_reaches_every_open_server(notes: Path) -> None:
     assert len(noted_pids(notes)) == 2
 
 
-OFFERS: list[tuple[str, str, dict[str, Any]]] = [
-    ("legacy", "nothing", {}),
-    ("legacy", "roots", {"roots": {"listChanged": True}}),
-    ("legacy", "sampling", {"sampling": {"tools": {}}}),
-    ("auto", "", {}),
-]
-
-
 async def test_a_server_is_offered_what_the_client_declared() -> None:
-    for mode, able, offered in OFFERS:
+    offers: list[tuple[str, str, dict[str, Any]]] = [
+        ("legacy", "nothing", {}),
+        ("legacy", "roots", {"roots": {"listChanged": True}}),
+        ("legacy", "sampling", {"sampling": {"tools": {}}}),
+        ("auto", "", {}),
+    ]
+    for mode, able, offered in offers:
         ear = Ear(able)
         async with connected(mode, callbacks=ear.callbacks, a=local()) as client:
             await killed(await pid_of(client, "a"))
@@ -1629,11 +1590,14 @@ self.echo(request, {})
 ENDLESS = (
     "self.note('hangs')\nwhile True: os.write({}, b'a line without end\\n' * 1000)"
 )
+NO_LINE_FEED = "for _ in range(170): os.write(2, b'\\r50 %' * 200_000)\n"
+NO_LINE_FEED += "self.echo(request, {})"
 FAULTY: dict[str, tuple[str, str, str]] = {  # a method, what is run; what a call tells
     "exits": ("tools_list", "os.write(2, b'boom'); os._exit(3)", "status 3.*boom"),
     "nonsense": ("initialize", "answer(request, {'capabilities': 7})", "not valid MCP"),
     "deaf": ("tools_call", "os.close(1); self.hang()", "closed its stdout"),
     "garbage": ("tools_call", GARBAGE, "^{}$"),
+    "one line": ("tools_call", NO_LINE_FEED, "^{}$"),
     "silent": ("start", "self.hang()", ""),
     "unlisted": ("tools_list", "self.hang()", ""),
     "stdout": ("start", ENDLESS.format(1), ""),
@@ -1660,16 +1624,6 @@ async def test_a_fault_costs_only_its_server(notes: Path) -> None:
             assert await answer_of(client, "good", "echo") == {}
         calls.cancel_scope.cancel()
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
-
-
-NO_LINE_FEED = "for _ in range(170): os.write(2, b'\\r50 %' * 200_000)\n"
-NO_LINE_FEED += "self.echo(request, {})"
-
-
-async def test_a_server_may_write_its_stderr_without_line_feeds() -> None:
-    async with connected(a=local(on={"tools_call": NO_LINE_FEED})) as client:
-        with anyio.fail_after(15):
-            assert await answer_of(client, "a", "echo") == {}
 
 
 @ON_WINDOWS
@@ -1854,26 +1808,26 @@ async def test_headers_go_with_each_request_to_their_host(remote: Remote) -> Non
 
 
 DENIAL = '{"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "Go away"}}'
+BOMB = zlib.compress(b" " * (130 << 20), 1)
 # How a request fails; what its call is told, as a pattern. A server that answers so
 # at its path does not connect.
 FAILED: dict[str, tuple[bytes, str]] = {
-    "401": (response(401), "HTTP 401"),
+    "401": (response(401), "HTTP 401 .*`headers`.*OAuth.*npx -y mcp-remote"),
     "403": (response(403, DENIAL), "Go away"),
     "429": (response(429, "Too\nmany"), "HTTP 429"),
     "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
     "elsewhere": (response(307, location="http://a.invalid/"), "host|redirect"),
     "loop": (response(308, location="/loop"), "redirect"),
-    "html": (response(200, "<html>", content_type="text/html"), "HTTP 200"),
+    "html": (response(200, "<html>", content_type="text/html"), "200.* not MCP.*path"),
     "ended": (STREAM + b": no answer\n\n", "HTTP 200"),
     "spoilt": (response(200, {"id": 1}), ""),
+    "bomb": (response(200, BOMB, content_encoding="deflate"), "more than .* bytes"),
     "cut": (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{", ""),
     "closed": (b"", ""),
 }
 
 
-async def test_a_remote_server_that_does_not_connect_says_why_in_one_line(
-    remote: Remote, monkeypatch: Monkey
-) -> None:
+async def test_a_remote_failure_says_why(remote: Remote, monkeypatch: Monkey) -> None:
     """The line has the URL and no secret; servers that work are not disturbed."""
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", PATIENCE)
     servers: dict[str, Any] = {"works": remote.at()}
@@ -1891,13 +1845,6 @@ async def test_a_remote_server_that_does_not_connect_says_why_in_one_line(
         url = servers[name]["url"].partition("?")[0]
         assert url in why or name in ("403", "spoilt"), why
         assert re.search(FAILED.get(name, (b"", ""))[1], why), why
-
-
-async def test_a_remote_server_is_listed_anew_at_each_opening(remote: Remote) -> None:
-    async with connected(a=remote.at()) as client:
-        await open_box(client)
-        remote.answers["later"] = text_result("later")
-        assert "box__a__later" in str((await open_box(client))["tools"])
 
 
 async def test_a_request_that_fails_costs_only_its_own_call(remote: Remote) -> None:
@@ -1993,8 +1940,6 @@ async def test_a_call_is_sent_once_more_after_404_alone(remote: Remote) -> None:
 
 DISCOVERED = {"supportedVersions": [MODERN], "capabilities": {"tools": {}}}
 DISCOVERED["serverInfo"] = {"name": "remote", "version": "1"}
-
-
 BECOMES = [("stateless", "stateful", "/mcp"), ("older", "newer", "/mcp")]
 BECOMES += [("newer", "older", "/mcp"), ("", "forgetful", "/sse")]
 
@@ -2015,17 +1960,17 @@ async def test_a_server_that_became_another_fails_two_calls_at_most(
         assert text(await use(client, "a", "ok")) == "ok"
 
 
-async def test_the_end_of_a_session_is_told(remote: Remote) -> None:
+async def test_a_session_is_listed_anew_and_told_of_its_end(remote: Remote) -> None:
     async with connected(a=remote.at()) as client:
         await open_box(client)
+        remote.answers["later"] = text_result("later")
+        assert "box__a__later" in await shown_names(client)
         assert "DELETE" not in remote.calls
     assert remote.calls.count("DELETE") == 1
     assert remote.headers["mcp-session-id"] == "1"
 
 
-async def test_an_answer_is_asked_for_again_where_its_stream_has_ended(
-    remote: Remote,
-) -> None:
+async def test_an_answer_is_asked_for_again_after_its_stream(remote: Remote) -> None:
     """A server that wants to be polled gives its events ids, and closes the stream."""
     asked = []
 
@@ -2043,23 +1988,6 @@ async def test_an_answer_is_asked_for_again_where_its_stream_has_ended(
     async with connected(a=remote.at()) as client:
         assert text(await use(client, "a", "polled")) == "late"
     assert len(asked) == 1
-
-
-async def test_a_body_that_unpacks_without_end_is_an_error_of_its_call(
-    remote: Remote,
-) -> None:
-    async def bomb(request: dict[str, Any], _: Any) -> bytes:
-        reply = {"jsonrpc": "2.0", "id": request["id"], "result": text_result("all")}
-        body = zlib.compress(json.dumps(reply).encode() + b" " * (130 << 20), 1)
-        return response(200, body, content_encoding="deflate")
-
-    remote.answers["bomb"] = bomb
-    async with connected(a=remote.at()) as client:
-        assert await error_of(client, "a", "bomb")
-        assert text(await use(client, "a", "ok")) == "ok"
-
-
-INSTALLED = ROOT / ".ci/servers"
 
 
 @POSIX
@@ -2119,27 +2047,14 @@ async def test_time_knows_iana_zones_and_no_other(monkeypatch: Monkey) -> None:
         assert_is_now(text(await client.call_tool("time", {})), datetime.UTC)
 
 
-async def test_time_says_where_zone_data_comes_from(monkeypatch: Monkey) -> None:
-    """Windows has none."""
-    for name in [each for each in sys.modules if each.startswith("tzdata.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "tzdata", None)
-    zoneinfo.reset_tzpath([])
-    zoneinfo.ZoneInfo.clear_cache()
-    try:
-        async with Client(workbench.create_toolbox_server()) as client:
-            result = await client.call_tool("time", {"timezone": "Europe/Berlin"})
-    finally:
-        zoneinfo.reset_tzpath()
-    assert result.is_error and "tzdata" in text(result)
-
-
-MEDIA_TYPES = {"Content-Type": "application/json", "Connection": "close"}
-MEDIA_TYPES |= {"Accept": "application/json, text/event-stream"}
-
-
 class HttpToolbox:
     """A process that serves the built-in toolbox at a free port, spoken to in HTTP."""
+
+    headers: Mapping[str, str] = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "Connection": "close",
+    }
 
     def __init__(self, host: str = "") -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -2167,7 +2082,7 @@ class HttpToolbox:
     ) -> http.client.HTTPResponse:
         """Send one HTTP request; the answer, whose body may still be coming."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        connection.request(method, path, body, {**MEDIA_TYPES, **headers})
+        connection.request(method, path, body, {**self.headers, **headers})
         return connection.getresponse()
 
     def status(self, method: str, path: str, body: Any = None, **more: Any) -> int:
@@ -2250,7 +2165,7 @@ async def test_a_page_that_found_us_is_refused_on_every_route(
 
 
 @POSIX
-@pytest.mark.parametrize("host", ["", "127.0.0.1:", "0.0.0.0:"])
+@pytest.mark.parametrize("host", ["", "0.0.0.0:"])
 def test_a_signal_ends_it_with_status_0_while_a_stream_is_open(host: str) -> None:
     """Bound to other than loopback, it has warned that there is no authentication."""
     with HttpToolbox(host) as running, running.ask("GET", "/mcp") as stream:
@@ -2368,14 +2283,6 @@ class Wire:
         return status
 
 
-def test_a_bad_configuration_starts_nothing(tmp_path: Path, notes: Path) -> None:
-    config = configuration(good=local(notes=notes), s={}, s2={})
-    line = command(tmp_path, config, "--check")
-    ended = subprocess.run(line, capture_output=True, check=False, text=True)
-    assert ended.returncode == 1 and not ended.stdout and not noted_pids(notes)
-    assert re.findall(r"(?m)^(.*?):(?!\\)", ended.stderr) == [line[2], AT, f"{AT}2"]
-
-
 async def test_the_demo_is_served_and_says_what_it_is(tmp_path: Path) -> None:
     args = [workbench.__file__, "--verbose"]
     parameters = StdioServerParameters(command=sys.executable, args=args, cwd=tmp_path)
@@ -2393,44 +2300,51 @@ async def test_the_demo_is_served_and_says_what_it_is(tmp_path: Path) -> None:
     assert re.search(" DEBUG demo/toolbox.*: .*echo.*time", logged)
 
 
-HOW = ".* mcp.* pip install 'mcp>=2.3,<3'.* uv run .*\n"
-
-
 def test_what_cannot_start_ends_in_one_sentence() -> None:
+    how = ".* mcp.* pip install 'mcp>=2.3,<3'.* uv run .*\n"
     for package in ("None", "sys"):  # none, and one without what newer ones have
         script = f"import runpy, sys; sys.modules['mcp'] = {package}; sys.argv.pop(0); "
         script += "runpy.run_path(sys.argv[0], run_name='__main__')"
         line = [sys.executable, "-c", script, workbench.__file__, "--help"]
         process = subprocess.run(line, stderr=PIPE, text=True, check=False)
-        assert re.fullmatch(HOW, process.stderr)
+        assert re.fullmatch(how, process.stderr)
         assert process.returncode == 1
 
 
+SAID = '{"content":[{"type":"text","text":"Gr\\u00f6\\u00dfe"}]}'
 # Options, in a folder with a configuration: whether they are refused; what is said.
 COMMAND_LINES = {
     "--version": (False, "^mcp-workbench 0.10.0$"),
-    "workbench-config.json --toolbox": (True, "toolbox"),
-    "workbench-config.json --http 0": (True, "http"),
-    "--toolbox --http 99999": (True, "99999"),
+    f"--call box__s__result {SAID}": (False, "^Größe$"),  # in UTF-8, whatever is usual
+    "no-such-file --check": (True, "no-such-file: no such file"),
+    "bad.json --check": (True, "^mcpServers.bad: expected"),  # and nothing is started
+    "workbench-config.json --toolbox": (True, "expected no CONFIG with --toolbox"),
+    "workbench-config.json --http 0": (True, "expected no CONFIG with .*--http"),
+    "--toolbox --http 99999": (True, "PORT.* found 99999"),
 }
 
 
-async def test_a_command_line_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
-    command(tmp_path, configuration(s=MISSING))
+async def test_a_command_line_is_obeyed_or_refused(tmp_path: Path, notes: Path) -> None:
+    command(tmp_path, configuration(s=local()))
+    servers = {"good": local(notes=notes), "bad": {}}
+    (tmp_path / "bad.json").write_text(json.dumps({"mcpServers": servers}))
+    variables = os.environ | {"PYTHONUTF8": "0", "LC_ALL": "C"}
+    variables.pop("PYTHONIOENCODING", None)
+    streams: Any = {"stdin": subprocess.DEVNULL, "stdout": PIPE, "stderr": PIPE}
 
-    def run(options: str) -> subprocess.CompletedProcess[str]:
+    def run(options: str) -> subprocess.CompletedProcess[bytes]:
         line = [sys.executable, workbench.__file__, *options.split()]
-        streams: Any = {"stdin": subprocess.DEVNULL, "stdout": PIPE, "stderr": PIPE}
         return subprocess.run(
-            line, cwd=tmp_path, timeout=40, text=True, check=False, **streams
+            line, cwd=tmp_path, env=variables, timeout=40, check=False, **streams
         )
 
     ends = [asyncio.to_thread(run, options) for options in COMMAND_LINES]
     for ended in await asyncio.gather(*ends):
         is_refused, told = COMMAND_LINES[" ".join(ended.args[2:])]
-        *_, last = (ended.stdout + ended.stderr).splitlines()
-        assert re.search(told, last) and "Traceback" not in ended.stderr, ended
+        said = (ended.stdout + ended.stderr).decode()
+        assert re.search(told, said.splitlines()[-1]) and "Traceback" not in said, ended
         assert bool(ended.returncode) == is_refused, ended
+    assert not noted_pids(notes)
 
 
 def test_a_check_into_a_closed_pipe_has_no_traceback(tmp_path: Path) -> None:
@@ -2483,9 +2397,7 @@ async def test_check_starts_each_server_once_and_says_when_it_settles(
     assert re.search(r"box/good +ok +\d+\.\d s +2 tools +[\d,]+ bytes", said)
 
 
-async def test_check_tells_what_a_models_context_holds(
-    capsys: Capture, log: Logs
-) -> None:
+async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> None:
     """Before anything is opened, with all of it, and natively."""
     assert await workbench.check(workbench.parse_config({"mcpServers": {}})) == 1
     assert "No server" in capsys.readouterr().out
@@ -2509,35 +2421,22 @@ async def test_check_tells_what_a_models_context_holds(
     assert re.search("WARNING .*ourselves", log.text)
 
 
-TEXTS = [{"type": "text", "text": "a é"}, {"type": "text", "text": "b"}]
-CALLS = [  # a tool and its arguments; the status, stdout, and what stderr tells
-    ("box__s__result", json.dumps({"content": TEXTS}), 0, "a é\nb\n", ""),
-    ("box__s__result", json.dumps(text_result("no", isError=True)), 1, "", "no"),
-    ("no__s__x", "{}", 1, "", "Toolbox 'no' not found. Available toolboxes: box"),
-    ("box__s__result", "{'a': 1}", 1, "", "arguments"),
-]
-
-
 async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
+    texts = [{"type": "text", "text": "a é"}, {"type": "text", "text": "b"}]
+    calls = [  # a tool and its arguments; the status, stdout, and what stderr tells
+        ("box__s__result", json.dumps({"content": texts}), 0, "a é\nb\n", ""),
+        ("box__s__result", json.dumps(text_result("no", isError=True)), 1, "", "no"),
+        ("no__s__x", "{}", 1, "", "Toolbox 'no' not found. Available toolboxes: box"),
+        ("box__s__result", "{'a': 1}", 1, "", "arguments"),
+    ]
     config = workbench.parse_config(configuration(s=local()))
-    for name, arguments, status, stdout, why in CALLS:
+    for name, arguments, status, stdout, why in calls:
         assert await workbench.call_once(config, name, arguments) == status
         printed = capsys.readouterr()
         assert stdout in printed.out and why in printed.out + printed.err
     mixed = json.dumps({"content": BLOCKS})
     assert await workbench.call_once(config, "box__s__result", mixed) == 0
     assert json.loads(capsys.readouterr().out)["content"][0] == BLOCKS[0]
-
-
-def test_call_prints_utf_8_into_a_pipe(tmp_path: Path) -> None:
-    said = "Größe 漢字 😀"
-    arguments = json.dumps({"content": [{"type": "text", "text": said}]})
-    config = configuration(s=local())
-    line = command(tmp_path, config, "--call", "box__s__result", arguments)
-    variables = os.environ | {"PYTHONUTF8": "0", "LC_ALL": "C"}
-    variables.pop("PYTHONIOENCODING", None)
-    ended = subprocess.run(line, stdout=PIPE, check=True, env=variables)
-    assert ended.stdout.decode("utf-8").strip() == said
 
 
 def test_a_client_that_never_reads_stderr_stops_nothing(tmp_path: Path) -> None:
@@ -2646,10 +2545,16 @@ def test_ctrl_c_ends_it_and_it_ends_its_servers(tmp_path: Path, notes: Path) -> 
     assert "ended" in notes.read_text() and "signalled" not in notes.read_text()
 
 
-def test_a_client_that_probes_and_initializes_at_once_is_served(tmp_path: Path) -> None:
-    """The older era is spoken then, in which every server can ask the client."""
+def test_a_client_that_knows_2026_is_served(tmp_path: Path) -> None:
+    """In the older era, if it can: there every server can ask the client."""
     meta = {f"{RESERVED}protocolVersion": MODERN, CAPABILITIES: {}}
-    with Wire(tmp_path) as wire:
+    with Wire(tmp_path) as wire:  # which insists
+        wire.begin("server/discover", _meta=meta)
+        listing = wire.begin("tools/list", _meta=meta)
+        call = wire.begin("tools/call", name="open_toolbox", arguments=BOX, _meta=meta)
+        assert len(wire.answer(listing)["result"]["tools"]) == 2
+        assert "box__good__echo" in str(wire.answer(call)["result"]["content"])
+    with Wire(tmp_path) as wire:  # which probes and initializes at once
         probe = wire.begin("server/discover", _meta=meta)
         handshake = wire.begin("initialize", **HANDSHAKE)
         assert wire.answer(probe)["error"]["code"] == -32601
@@ -2657,11 +2562,98 @@ def test_a_client_that_probes_and_initializes_at_once_is_served(tmp_path: Path) 
         assert wire.use("good") == "{}"
 
 
-def test_a_client_that_insists_on_2026_can_list_and_call(tmp_path: Path) -> None:
-    meta = {f"{RESERVED}protocolVersion": MODERN, CAPABILITIES: {}}
-    with Wire(tmp_path) as wire:
-        wire.begin("server/discover", _meta=meta)
-        listing = wire.begin("tools/list", _meta=meta)
-        call = wire.begin("tools/call", name="open_toolbox", arguments=BOX, _meta=meta)
-        assert len(wire.answer(listing)["result"]["tools"]) == 2
-        assert "box__good__echo" in str(wire.answer(call)["result"]["content"])
+# === README ===========================================================================
+
+README = (ROOT / "README.md").read_text("utf-8")
+FENCES = re.findall(r"(?m)^```(\w+)\n((?:.*\n)*?)^```$", README)
+IS_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00"
+
+
+def fenced(wanted: str) -> list[str]:
+    return [block for kind, block in FENCES if kind == wanted]
+
+
+@pytest.mark.parametrize("kind", ["json", "toml", "jsonc"])
+def test_each_entry_of_the_readme_can_be_pasted_whole(
+    kind: str, tmp_path: Path, monkeypatch: Monkey, log: Logs
+) -> None:
+    """All start the same two files."""
+    monkeypatch.setenv("TOKEN", "x")
+    path = tmp_path / f"file.{kind}"
+    for block in fenced(kind):
+        path.write_text(block, "utf-8")
+        [(name, box)] = workbench.find_config(str(path)).toolboxes.items()
+        if kind == "jsonc":
+            assert name == "project" and not log.messages
+        else:
+            *_, program, config = box.servers["workbench"].args
+            assert program.endswith("workbench.py") and config.endswith("config.json")
+        if kind == "json":
+            assert json.loads(block)  # some clients allow no comments
+    for command in fenced("sh")[2].splitlines():
+        assert command.endswith(" uv run /path/workbench.py /path/config.json")
+
+
+def test_the_first_commands_of_the_readme_work(tmp_path: Path) -> None:
+    printed = ""
+    for line in fenced("sh")[0].splitlines():
+        words = line.removeprefix("uv run workbench.py ").split()
+        process = [sys.executable, workbench.__file__, *words]
+        ended = subprocess.run(process, cwd=tmp_path, stdout=PIPE, check=True)
+        printed += ended.stdout.decode()
+    assert re.match(IS_TIME + r"\s+demo/toolbox +ok +\d+\.\d s +2 tools ", printed)
+
+
+def without_numbers(printed: str) -> list[str]:
+    """The sorted lines of a report, without what differs from run to run."""
+    lines = re.sub(r"\d[\d,.]*", "0", printed).splitlines()
+    return sorted(" ".join(line.split()) for line in lines)
+
+
+async def test_check_prints_what_the_readme_shows(capsys: Capture) -> None:
+    _, _, shown = fenced("console")[0].partition("\n")
+    servers: dict[str, Any] = {}
+    for name, count in re.findall(r"(?m)^(\w+) +ok .* (\d+) tools", shown):
+        servers[name] = local(tools=[tool(f"x{n}") for n in range(int(count))])
+    for name, said in re.findall(r"(?m)^(\w+) +FAILED .* 1\n +(.*)$", shown):
+        servers[name] = local(on={"start": f"sys.exit({said!r})"})
+    config = workbench.parse_config({"mcpServers": servers})
+    assert await workbench.check(config) == 1 and len(servers) == 3
+    assert without_numbers(capsys.readouterr().out) == without_numbers(shown)
+
+
+async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WORKBENCH_CONFIG", raising=False)
+    server = workbench.create_server(workbench.find_config(None))
+    async with Client(server, mode="legacy") as client:
+        for shown in fenced("text")[0].split("> ")[1:]:
+            call, expected = shown.splitlines()
+            name, _, arguments = call.partition(" ")
+            result = await client.call_tool(name, json.loads(arguments))
+            pattern = re.escape(expected).replace(r"\.\.\.", ".*")
+            if re.fullmatch(IS_TIME, expected):
+                pattern = IS_TIME
+            assert re.fullmatch(pattern, text(result))
+
+
+def test_every_file_option_and_key_of_the_readme_exists(
+    monkeypatch: Monkey, capsys: Capture, log: Logs
+) -> None:
+    for link in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / link).is_file(), link
+    monkeypatch.setattr(sys, "argv", ["workbench.py", "--help"])
+    with pytest.raises(SystemExit):
+        workbench.parse_arguments()
+    usage = capsys.readouterr().out
+    sections = dict(re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", README))
+    named = set(re.findall(r"--\w+", sections["Command line"]))
+    assert named | {"--help"} == set(re.findall(r"(?m)^  .*?(--\w+)", usage))
+    table, _, others = sections["Configuration"].partition("Other clients' keys")
+    keys = re.findall(r"(?m)^\| (`.*?) \|", table) + [others.partition(". ")[0]]
+    known = dict.fromkeys(re.findall(r"`(\w+)`", " ".join(keys)))
+    assert len(known) == 18
+    workbench.parse_config({"mcpServers": {"s": known | {"command": "x"}}})
+    example = ROOT / "workbench-config.example.json"
+    assert list(workbench.find_config(str(example)).toolboxes) == ["project", "web"]
+    assert not log.messages

@@ -270,8 +270,12 @@ class _ConfigReader:
             if name.startswith("_"):
                 continue  # a comment
             entry = self.expect(path, value, dict)
-            is_off = self.expect(f"{path}.disabled", entry.get("disabled", False), bool)
-            is_on = self.expect(f"{path}.enabled", entry.get("enabled", True), bool)
+            # Clients write null for what is not there.
+            enabled = entry.get("enabled")
+            is_on = self.expect(f"{path}.enabled", enabled is None or enabled, bool)
+            is_off = self.expect(
+                f"{path}.disabled", entry.get("disabled") or False, bool
+            )
             if is_off or not is_on:
                 continue
             if _starts_this_file(entry):
@@ -1838,7 +1842,7 @@ class RemoteServer:
                 async for last in _events(response):
                     if response.is_success and self._receive(last, request_id):
                         return None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # A stream that was cut is resumed like one that has ended.
             if not last.id:
                 raise ToolError(f"{self._address}: {explain(error)}") from None
@@ -1876,7 +1880,7 @@ class RemoteServer:
         if status in (401, 403):
             text += " (check `headers`; for OAuth, use `npx -y mcp-remote URL`)"
         elif status in (404, 405) or "html" in response.headers.get("content-type", ""):
-            text += " (not an MCP endpoint: is the path right, often /mcp?)"
+            text += ", which is not MCP: is the path right (often /mcp)?"
         # The body is masked before it is cut, because half a secret is not masked.
         if len(body) < _MASK_LIMIT:
             text += f" {' '.join(self._mask(body).split())[:300]}"
