@@ -49,7 +49,6 @@ import threading
 import zoneinfo
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -2060,7 +2059,10 @@ _LOG_LINES = 1000  # that nobody has read; any further line is dropped
 _PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that fit where there is any room
 
 
-async def serve_stdio(server: Server[Any], on_end: Callable[[], None]) -> None:
+OnEnd = Callable[[], None]
+
+
+async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
     """Serve over stdin and stdout, and return when one of them is closed.
 
     `on_end` is called as soon as the end is known, before the server is stopped, and
@@ -2072,15 +2074,10 @@ async def serve_stdio(server: Server[Any], on_end: Callable[[], None]) -> None:
     outgoing, unsent = anyio.create_memory_object_stream[bytes](math.inf)
     refusal = types.ErrorData(code=types.METHOD_NOT_FOUND, message="Method not found")
 
-    # The loop's own threads may all be waiting for a name server.
-    thread = ThreadPoolExecutor(1)
-    loop = asyncio.get_running_loop()
-
-    def read(size: int) -> Awaitable[bytes]:
-        return loop.run_in_executor(thread, _read_stdin, on_end, size)
+    stdin = asyncio.StreamReader()
 
     async def messages() -> AsyncIterator[SessionMessage]:
-        async for item in _messages(read, on_output=lambda _: None):
+        async for item in _messages(stdin.read, on_output=lambda _: None):
             asked = item.message
             if getattr(asked, "method", "") != "server/discover":
                 yield item
@@ -2103,23 +2100,27 @@ async def serve_stdio(server: Server[Any], on_end: Callable[[], None]) -> None:
         on_end()
         tasks.cancel_scope.cancel()
 
+    loop = asyncio.get_running_loop()
+    threading.Thread(target=_feed, args=(stdin, loop, on_end), daemon=True).start()
     async with anyio.create_task_group() as tasks, outgoing:
         tasks.start_soon(write)
         streams = Streams(messages().__anext__, send)
         await server.run(streams, streams, server.create_initialization_options())
 
 
-def _read_stdin(on_end: Callable[[], None], size: int) -> bytes:
-    """Read some bytes from stdin, in a thread.
+def _feed(
+    stdin: asyncio.StreamReader, loop: asyncio.AbstractEventLoop, on_end: OnEnd
+) -> None:
+    """Read stdin, to its end, in a thread.
 
-    The thread notices the end of stdin even while the event loop is busy.
+    The thread notices the end even while the event loop is busy. The loop's own pool of
+    threads is not used, because all of them may be waiting for a name server.
     """
-    chunk = b""
     with suppress(OSError):
-        chunk = os.read(0, size)
-    if not chunk:
-        on_end()
-    return chunk
+        while chunk := os.read(0, 65536):
+            loop.call_soon_threadsafe(stdin.feed_data, chunk)
+    on_end()
+    loop.call_soon_threadsafe(stdin.feed_eof)
 
 
 async def _write_stdout(lines: AsyncIterator[bytes]) -> None:
@@ -2287,7 +2288,7 @@ async def run_until_end(
         with scope:
             status = await work or 0
     except Exception as error:  # noqa: BLE001
-        # Without an exit here, `asyncio.run` would wait for the thread that reads stdin.
+        # Without an exit here, `asyncio.run` would wait for threads that cannot end.
         log.error("%s", explain(error))
         status = 1
     logging.shutdown()
