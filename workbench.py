@@ -86,7 +86,7 @@ __version__ = "0.10.0"
 
 # All timeouts are in seconds. A client that ends the workbench closes its stdin, waits
 # 2 s, sends SIGTERM, waits 2 s and kills it. The servers must have ended before that,
-# so 2 * EXIT_GRACE + DRAIN_TIMEOUT < EXIT_TIMEOUT < 4.
+# so 2 * EXIT_GRACE + OUTPUT_TIMEOUT < EXIT_TIMEOUT < 4.
 OPEN_TIMEOUT = 5.0  # until `open_toolbox` answers with the servers that are up
 ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
 CONNECT_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
@@ -95,7 +95,7 @@ HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new o
 LISTING_PAUSE = 1.0  # between two listings that a server's announcements cause
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
 EXIT_TIMEOUT = 3.2  # for the whole shutdown
-DRAIN_TIMEOUT = 0.25  # for the rest of a process's output after its end
+OUTPUT_TIMEOUT = 0.25  # for the rest of a process's output after its end
 
 ANSWER_LIMIT = 20_000  # characters of an answer of `open_toolbox`
 TEXT_LIMIT = 1_000  # characters of one description, where an answer is too long
@@ -280,7 +280,7 @@ class _ConfigReader:
             if _starts_this_file(entry):
                 log.warning("%s: left out, because it starts this workbench", path)
                 continue
-            if not name or "__" in name or name.endswith("_"):
+            if re.search("^$|__|_$", name):
                 self.problems.append(
                     f"{path}: expected a name without '__' or a last '_'"
                 )
@@ -303,7 +303,12 @@ class _ConfigReader:
         """One server entry, in the spelling of this or another client."""
         values: JSON = {}
         for name, (kind, spellings) in _FIELDS.items():
-            for key, value in _given(entry, spellings):
+            for key in spellings:
+                value = entry.get(key)
+                # Codex keeps the approvals of tools under `tools`.
+                is_approvals = key == "tools" and isinstance(value, dict)
+                if is_approvals or value is None:
+                    continue
                 value = self.read(f"{path}.{key}", value, kind)
                 if name == "excluded_tools":
                     # The exclusions of all spellings add up.
@@ -347,7 +352,7 @@ class _ConfigReader:
         value = os.environ.get(name or "", default)
         if foreign:
             # The text is not shown, because it may be a password with a `$`.
-            log.warning("%s: a $ that begins no variable stays as it is", path)
+            log.warning("%s: kept as text: a $ that begins no variable", path)
         elif value is not None:
             return value
         elif name:
@@ -372,16 +377,6 @@ def _find_tables(data: JSON) -> JSON:
         path = projects[Path.cwd()]
         tables[f"projects.{path}.mcpServers"] = data["projects"][path]["mcpServers"]
     return tables
-
-
-def _given(entry: JSON, spellings: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """The keys of an entry that give a value to a field with these spellings."""
-    for key in spellings:
-        value = entry.get(key)
-        # Codex keeps the approvals of tools under `tools`.
-        is_approvals = key == "tools" and isinstance(value, dict)
-        if value is not None and not is_approvals:
-            yield key, value
 
 
 def _starts_this_file(entry: JSON) -> bool:
@@ -546,21 +541,21 @@ def first_problem(error: ValidationError) -> str:
 class DownstreamServer:
     """A configured server, from the first use of its toolbox to the end of the program.
 
-    Each start of the server makes a new `Connection` (see the section Connections). A
-    `DownstreamServer` keeps what outlives a connection. No other class decides when the
-    server is started again, what the new start waits for, and which calls are repeated.
+    Each start of the server makes a new `Connection` (see the section Connections). This
+    class alone decides when a server is started again, what the new start waits for, and
+    which calls are repeated.
     """
 
-    toolbox: str
-    server: str
+    toolbox_name: str
+    server_name: str
     config: ServerConfig
     workbench: Workbench
     connection: Connection | None = None  # the last one
     has_told_instructions: bool = False  # an answer had them all
 
     def __post_init__(self) -> None:
-        self.name = f"{self.toolbox}/{self.server}"
-        self.prefix = f"{self.toolbox}__{self.server}__"
+        self.name = f"{self.toolbox_name}/{self.server_name}"
+        self.prefix = f"{self.toolbox_name}__{self.server_name}__"
 
     @property
     def tools(self) -> Mapping[str, types.Tool]:
@@ -574,7 +569,7 @@ class DownstreamServer:
         callers that come at once would start the server more than once.
         """
         former = self.connection
-        if former is not None and former.state <= State.UP:
+        if former is not None and former.state <= State.UP:  # or starting
             return former
         self.connection = Connection(self.name, self.config, self.workbench.shared)
         self.workbench.task_group.start_soon(self._run, self.connection, former)
@@ -664,7 +659,9 @@ class Workbench:
         """
         began = anyio.current_time()
         every = self.servers_of(toolbox).values()
-        servers = [s for s in every if matching_patterns(patterns, toolbox, s.server)]
+        servers = [
+            s for s in every if matching_patterns(patterns, toolbox, s.server_name)
+        ]
         settled: list[DownstreamServer] = []
 
         async def wait_for(server: DownstreamServer) -> None:
@@ -674,7 +671,7 @@ class Workbench:
                 # passed already, the wait ends now.
                 waiting.cancel_scope.deadline = began + OPEN_TIMEOUT
             settled.append(server)
-            await on_progress(len(settled), len(servers), server.server)
+            await on_progress(len(settled), len(servers), server.server_name)
 
         async with anyio.create_task_group() as waiting:
             waiting.cancel_scope.deadline = began + ANSWER_TIMEOUT
@@ -702,20 +699,20 @@ class Workbench:
             elif connection.state is State.UP:
                 up.append(server)
             else:
-                failed[server.server] = connection.describe_end()
+                failed[server.server_name] = connection.describe_end()
         tools = find_tools(up, patterns)
         listed = {tool["source_server"] for tool in tools}
         for server in up:
             text = cast("Connection", server.connection).session.instructions
-            is_new = server.server in listed and not server.has_told_instructions
+            is_new = server.server_name in listed and not server.has_told_instructions
             if text and (patterns == ["*"] or is_new):
-                texts[server.server] = text
+                texts[server.server_name] = text
         answer: JSON = {
             "toolbox": toolbox,
             "description": self.config.toolboxes[toolbox].description,
             "servers_connected": len(up),
             "servers_failed": failed,
-            "servers_connecting": [server.server for server in starting],
+            "servers_connecting": [server.server_name for server in starting],
             "note": describe_part(up, starting, patterns, tools),
             "instructions": {**texts},
             "tools": tools,
@@ -725,10 +722,10 @@ class Workbench:
         for name, text in answer["instructions"].items():
             if text == texts[name]:
                 self.open_toolboxes[toolbox][name].has_told_instructions = True
-        for key in ("servers_failed", "servers_connecting", "note", "instructions"):
-            if not answer[key]:
-                del answer[key]
-        return answer
+        optional = {"servers_failed", "servers_connecting", "note", "instructions"}
+        return {
+            key: answer[key] for key in answer if answer[key] or key not in optional
+        }
 
     async def call(
         self, toolbox: str, name: str, params: JSON, on_progress: OnProgress
@@ -760,22 +757,13 @@ class Workbench:
                     names.append(f"{toolbox}__{server}__{tool}")
         return ", ".join(difflib.get_close_matches(name, names, cutoff=0))
 
-    def tell_roots_changed(self) -> None:
-        """Tell every open server that the client's roots have changed.
-
-        https://modelcontextprotocol.io/specification/2025-11-25/client/roots
-        """
-        for toolbox in self.open_toolboxes.values():
-            for server in toolbox.values():
-                if server.connection is not None:
-                    self.task_group.start_soon(server.connection.tell_roots_changed)
-
 
 @asynccontextmanager
 async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]:
     """A workbench whose servers are all stopped when the block is left."""
     environment = {k: v for k, v in os.environ.items() if k not in config.withheld}
-    # The SDK passes some variables to every server, such as PATH, whatever is withheld.
+    # A file may name `${PATH}` or `${HOME}`, but every server needs these variables. The
+    # SDK's list of such variables is put back.
     shared = Shared(config.mask, environment | get_default_environment())
     async with anyio.create_task_group() as task_group:
         yield Workbench(config, shared, task_group)
@@ -788,7 +776,7 @@ def find_tools(servers: Servers, patterns: list[str]) -> list[JSON]:
         describe_tool(server, tool)
         for server in servers
         for name, tool in server.tools.items()
-        if matching_patterns(patterns, server.toolbox, server.server, name)
+        if matching_patterns(patterns, server.toolbox_name, server.server_name, name)
     ]
 
 
@@ -802,16 +790,16 @@ def describe_part(
     notes = []
     if patterns != ["*"]:
         total = sum(len(server.tools) for server in up)
-        names = ", ".join(server.server for server in up) or "no server"
+        names = ", ".join(server.server_name for server in up) or "no server"
         notes.append(f"{len(tools)} of {total} tools of {names} match.")
-        seen = [[server.toolbox, server.server] for server in starting]
+        seen = [[server.toolbox_name, server.server_name] for server in starting]
         seen += [tool["name"].split("__", 2) for tool in tools]
         matched = {each for it in seen for each in matching_patterns(patterns, *it)}
         if unmatched := sorted(set(patterns) - matched):
             names = shorten(", ".join(unmatched), TEXT_LIMIT)
             notes.append(f"No tool matches {names}.")
     if starting:
-        names = ", ".join(server.server for server in starting)
+        names = ", ".join(server.server_name for server in starting)
         again = "Call open_toolbox again to get their tools."
         notes.append(f"Still starting: {names}. {again}")
     return " ".join(notes)
@@ -819,18 +807,16 @@ def describe_part(
 
 def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
     """The entry of a server's tool in an answer of `open_toolbox`."""
-    schema = dict(tool.input_schema)
-    schema.pop("$schema", None)
+    schema = tool.input_schema
     entry: JSON = {
         "name": server.prefix + tool.name,
         "description": tool.description or f"Tool from {server.name}",
-        "source_server": server.server,
-        "toolbox_name": server.toolbox,
-        "inputSchema": schema,
+        "source_server": server.server_name,
+        "toolbox_name": server.toolbox_name,
+        "inputSchema": {key: schema[key] for key in schema if key != "$schema"},
     }
     hints = tool.annotations or types.ToolAnnotations()
-    # Other hints are left out: each equals the protocol's default, or tells a model
-    # nothing.
+    # Only hints that differ from the protocol's default, and help a model, are listed.
     if hints.read_only_hint is True:
         entry["annotations"] = {"readOnlyHint": True}
     if hints.destructive_hint is False:
@@ -846,6 +832,7 @@ def shrink(answer: JSON) -> None:
     fits. The note says what was cut, and how to get it.
     """
     tools = answer["tools"]
+    whole = {**answer["instructions"]}
     for texts in (answer["servers_failed"], answer["instructions"]):
         # Many texts share a part of the answer, so that there is room for tools.
         limit = min(TEXT_LIMIT, ANSWER_LIMIT // 4 // max(len(texts), 1))
@@ -853,7 +840,7 @@ def shrink(answer: JSON) -> None:
             texts[name] = shorten(text, limit)
     for tool in tools:
         tool["description"] = shorten(tool["description"], TEXT_LIMIT)
-    if "…" in "".join(answer["instructions"].values()):
+    if answer["instructions"] != whole:
         how = "Open one tool of a server to get its instructions without a cut."
         answer["note"] = f"{answer['note']} {how}".strip()
     if len(tools) == 1:
@@ -887,11 +874,11 @@ def shorten_tool(tool: JSON, kept: set[str]) -> None:
 
 
 def shorten(text: str, limit: int) -> str:
-    """A text of at most `limit` characters, or its beginning and `…`."""
-    # A control character takes six characters of JSON.
-    if json_length(text) <= limit + len('""'):
+    """A text of at most `limit` characters of JSON, or its beginning and `…`."""
+    length = json_length(text) - len('""')
+    if length <= limit:
         return text
-    return _CONTROLS.sub(" ", text[:limit]) + "…"
+    return _CONTROLS.sub(" ", text[: len(text) * limit // length]) + "…"
 
 
 def compact(value: Any) -> str:
@@ -939,9 +926,9 @@ def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> OwnTool:
 
 
 def tool_server(
-    name: str, tools: list[OwnTool], config: WorkbenchConfig
+    name: str, tools: list[OwnTool], mask: Callable[[str], str]
 ) -> Server[Any]:
-    """A low-level MCP server of these tools, whose errors have no secret of `config`.
+    """A low-level MCP server of these tools, whose errors are masked.
 
     A tool is called with the request's context and its validated arguments. A
     `ToolError` becomes a result with `isError`, and an `MCPError` is passed on.
@@ -961,11 +948,11 @@ def tool_server(
             result = await adapters[params.name].validate_python(given)
         except ValidationError as error:
             # The arguments; an invalid answer of a server has become a `ToolError`.
-            result = text_result(config.mask(first_problem(error)), is_error=True)
+            result = text_result(mask(first_problem(error)), is_error=True)
         except ToolError as error:
-            result = text_result(config.mask(str(error)), is_error=True)
+            result = text_result(mask(str(error)), is_error=True)
         except MCPError as error:
-            raise MCPError(error.code, config.mask(error.message), error.data) from None
+            raise MCPError(error.code, mask(error.message), error.data) from None
         # A 2026-07-28 client needs the type; for others the SDK takes it out.
         return {"resultType": "complete", **result}
 
@@ -1025,7 +1012,7 @@ async def open_toolbox(context: Any, toolbox_name: str, tools: _Patterns) -> JSO
     return text_result(compact(answer))
 
 
-# Errors of a server that the client, not the model, must handle.
+# Errors of a server that are passed to the client, because they ask the client to act.
 _FOR_CLIENT = (types.URL_ELICITATION_REQUIRED, types.MISSING_REQUIRED_CLIENT_CAPABILITY)
 # `_meta` keys that apply to one hop and are not forwarded.
 _ONE_HOP = re.compile(r"progressToken$|io\.modelcontextprotocol/")
@@ -1093,9 +1080,14 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
         return {}
 
     async def tell_roots_changed(context: Any, _: object) -> None:
-        context.lifespan_context.tell_roots_changed()
+        workbench: Workbench = context.lifespan_context
+        for toolbox in workbench.open_toolboxes.values():
+            for server in toolbox.values():
+                if server.connection is not None:
+                    tell = server.connection.tell_roots_changed
+                    workbench.task_group.start_soon(tell)
 
-    server = tool_server("mcp-workbench", meta_tools(config), config)
+    server = tool_server("mcp-workbench", meta_tools(config), config.mask)
     server.instructions = instructions(config)
     server.lifespan = lambda _: running_workbench(config)
     # As arguments of `Server`, these two would raise deprecation warnings.
@@ -1198,7 +1190,7 @@ class Connection:
         self.shared = shared
         client = shared.client
         declared = client.client_capabilities if client else None
-        # The server may ask what the client could answer when the server started.
+        # The server is offered what the client can do when the server is started.
         self.offered = declared or types.ClientCapabilities()
         self.session: ClientSession  # as soon as the transport is there
         self.tools: dict[str, types.Tool] = {}  # by name, those that the filters allow
@@ -1213,7 +1205,6 @@ class Connection:
         # before it began.
         self._requested_listing = 0
         self._finished_listing = 0
-        self._awaited_listing = 0  # the last one that somebody waits for
 
     def _notify(self) -> None:
         """Wake everyone who waits for a change of the state, the calls or the tools."""
@@ -1236,7 +1227,7 @@ class Connection:
         """
         await self._until(lambda: self.state >= state)
 
-    def drain(self, reason: str) -> None:
+    def stop_sending(self, reason: str) -> None:
         """Send nothing from now on, and record why.
 
         The transport calls this method, and `run` for a start that has failed. The first
@@ -1270,7 +1261,7 @@ class Connection:
         open_transport = remote_transport if self.config.url else process_transport
         try:
             with anyio.move_on_after(CONNECT_TIMEOUT) as starting:
-                callbacks = self.log_line, self.drain
+                callbacks = self.log_line, self.stop_sending
                 transport = open_transport(self.config, self.shared, *callbacks)
                 async with transport as streams, self._open_session(streams):
                     await self._negotiate()
@@ -1279,16 +1270,15 @@ class Connection:
                     starting.deadline = math.inf
                     await self._stay_up()
             if starting.cancelled_caught:
-                self.drain(f"gave no answer within {CONNECT_TIMEOUT:g} seconds")
+                self.stop_sending(f"gave no answer within {CONNECT_TIMEOUT:g} seconds")
         except Exception as error:  # noqa: BLE001
             # An exception that left this task would end all other connections.
-            self.drain(explain(error))
+            self.stop_sending(explain(error))
         self._enter(State.ENDED)
         log.info("%s: %s", self.name, self.describe_end())
 
     def _open_session(self, streams: Streams) -> ClientSession:
         """A session that offers the server what the client has declared."""
-        offered = self.offered
         sampling = types.CreateMessageRequest, types.CreateMessageResultWithTools
         elicitation = types.ElicitRequest, types.ElicitResult
         roots = types.ListRootsRequest, types.ListRootsResult
@@ -1298,10 +1288,12 @@ class Connection:
             client_info=_IDENTITY,
             message_handler=self._on_message,
             logging_callback=self._on_log,
-            sampling_capabilities=offered.sampling,
-            sampling_callback=self._forwarder(offered.sampling, *sampling),
-            elicitation_callback=self._forwarder(offered.elicitation, *elicitation),
-            list_roots_callback=self._forwarder(offered.roots, *roots),
+            sampling_capabilities=self.offered.sampling,
+            sampling_callback=self._forwarder(self.offered.sampling, *sampling),
+            elicitation_callback=self._forwarder(
+                self.offered.elicitation, *elicitation
+            ),
+            list_roots_callback=self._forwarder(self.offered.roots, *roots),
         )
         return self.session
 
@@ -1337,10 +1329,8 @@ class Connection:
 
     async def _stay_up(self) -> None:
         """Be up until the transport is closed, then wait for the calls in flight."""
-        self._enter(State.UP)
-        if self._reason:
-            # The transport was closed right after the last answer of the start.
-            self._enter(State.DRAINING)
+        # The transport may have been closed right after the last answer of the start.
+        self._enter(State.DRAINING if self._reason else State.UP)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._keep_current)
             await self.reach(State.DRAINING)
@@ -1372,8 +1362,7 @@ class Connection:
         if self.state is State.UP and self._may_miss_changes:
             self._request_listing()
         await self.reach(State.UP)
-        self._awaited_listing = number = self._requested_listing
-        self._notify()
+        number = self._requested_listing
         with anyio.move_on_after(OPEN_TIMEOUT):
             await self._until(
                 lambda: self._finished_listing >= number or self.state > State.UP
@@ -1395,12 +1384,8 @@ class Connection:
             self._finished_listing = number
             self._notify()
             # A server may announce a change after each listing. Without this pause, its
-            # listings would follow one another for ever. A caller that waits for the
-            # next listing ends the pause.
-            with anyio.move_on_after(LISTING_PAUSE):
-                await self._until(
-                    lambda: self._awaited_listing > self._finished_listing
-                )
+            # listings would follow one another for ever.
+            await anyio.sleep(LISTING_PAUSE)
 
     async def _list_tools(self) -> None:
         """Get all pages of the server's tools; keep those that the filters allow.
@@ -1428,7 +1413,7 @@ class Connection:
         log.info("%s: %d tools: %s", self.name, len(tools), counts)
         log.debug("%s: its tools are %s", self.name, ", ".join(tools))
         for pattern in set(self.config.tool_filters) - {"*"}:
-            if not fnmatch.filter(tools, pattern):
+            if not any(fnmatch.fnmatchcase(tool, pattern) for tool in tools):
                 log.warning("%s: toolFilters: no tool is %r", self.name, pattern)
         self.tools = tools
 
@@ -1489,7 +1474,7 @@ class Connection:
 # A connection's messages travel over the pipes of a process, or over HTTP to a remote
 # server. The last part of this section is for Windows alone.
 
-# The size of a buffer, in bytes. A process's pipes are closed `DRAIN_TIMEOUT` after its
+# The size of a buffer, in bytes. A process's pipes are closed `OUTPUT_TIMEOUT` after its
 # exit. The buffer is larger than a pipe, so it has the rest of the output by then.
 _READ_AHEAD = 8 << 20
 _LINE_LIMIT = 32 << 20  # bytes of one message: parsing it blocks the event loop
@@ -1505,8 +1490,8 @@ Read = Callable[[int], Awaitable[bytes]]
 def _read_message(line: bytes) -> types.JSONRPCMessage | None:
     """The JSON-RPC message in a line or a body; None for anything else.
 
-    An answer whose id can be read, but that is not valid, becomes an error with that
-    id, because its call would otherwise wait for ever.
+    An answer that is not valid, but has a readable id, becomes an error with that id.
+    Without that, its call would wait for ever.
     """
     adapter: TypeAdapter[types.JSONRPCMessage] = types.jsonrpc_message_adapter
     message = None
@@ -1598,7 +1583,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         super().process_exited()
         self._exited.set()
         # A child of the server may hold the pipes open for as long as it likes.
-        asyncio.get_running_loop().call_later(DRAIN_TIMEOUT, self._process.close)
+        asyncio.get_running_loop().call_later(OUTPUT_TIMEOUT, self._process.close)
 
     async def messages(self) -> AsyncIterator[SessionMessage]:
         """The messages on stdout, to its end.
@@ -1648,7 +1633,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
                     await anyio.sleep(0.02)
             self.signal_group(number)
         self.started.remove(self)
-        await asyncio.wait([self._stderr_read], timeout=DRAIN_TIMEOUT)
+        await asyncio.wait([self._stderr_read], timeout=OUTPUT_TIMEOUT)
         self._process.close()
 
     def signal_group(self, number: int) -> bool:
@@ -1845,8 +1830,8 @@ class RemoteServer:
             # A stream that was cut is resumed like one that has ended.
             if not last.id:
                 raise ToolError(f"{self._address}: {explain(error)}") from None
-        is_lost = request_id != "" and not last.id
-        if response.is_error or is_lost:
+        # A response is there: without one, `last.id` is empty, and the error was raised.
+        if response.is_error or (request_id and not last.id):
             raise self._refusal(response, last.data, request_id)
         return last if request_id else None
 
@@ -1871,9 +1856,8 @@ class RemoteServer:
         if isinstance(message, types.JSONRPCError) and str(message.id) == request_id:
             error = message.error
             return MCPError(error.code, f"{error.message} ({text})", error.data)
-        request = response.request
-        has_session = request.method == "POST" and _SESSION_ID in request.headers
-        if status == 404 and has_session:
+        sent = response.request
+        if (status, sent.method) == (404, "POST") and _SESSION_ID in sent.headers:
             # The server does not know the session, and so it has executed nothing.
             return NotDelivered(text)
         if status in (401, 403):
@@ -1989,7 +1973,7 @@ def create_toolbox_server() -> Server[Any]:
     To add a tool, write an async function like `echo` and list it here.
     """
     tools = [make_tool(echo, "Echo Tool"), make_tool(time, "Time Tool")]
-    return tool_server("mcp-toolbox", tools, WorkbenchConfig({}))
+    return tool_server("mcp-toolbox", tools, mask=str)
 
 
 def toolbox_app(bound_to: str) -> ASGIApp:
@@ -2186,11 +2170,11 @@ async def _report(workbench: Workbench, server: DownstreamServer) -> bool:
     elif not connection.tools and server.config.tool_filters != ("*",):
         result = f"FAILED  {took}  no tool of this server matches its toolFilters"
     else:
-        answer = workbench.describe(server.toolbox, [server], ["*"])
+        answer = workbench.describe(server.toolbox_name, [server], ["*"])
         cost = _cost(compact(answer))
         result = f"ok      {took}  {len(connection.tools):3} tools  {cost}"
     # In another client's file, each server is a toolbox of its own name.
-    _print(f"{server.name.removeprefix(f'{server.server}/'):20} {result}")
+    _print(f"{server.name.removeprefix(f'{server.server_name}/'):20} {result}")
     return result.startswith("ok")
 
 
@@ -2338,7 +2322,7 @@ class _StderrHandler(logging.Handler):
         """Wait a moment for the lines that were logged last."""
         written = self._lines.all_tasks_done
         with written:
-            written.wait_for(lambda: not self._lines.unfinished_tasks, DRAIN_TIMEOUT)
+            written.wait_for(lambda: not self._lines.unfinished_tasks, OUTPUT_TIMEOUT)
 
 
 def parse_arguments() -> argparse.Namespace:
