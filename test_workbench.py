@@ -2439,6 +2439,20 @@ async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> No
     assert json.loads(capsys.readouterr().out)["content"][0] == BLOCKS[0]
 
 
+@pytest.mark.parametrize("is_error", [False, True])
+def test_call_prints_utf_8_into_a_pipe(is_error: bool, tmp_path: Path) -> None:
+    said = "Größe 漢字 😀"
+    arguments = json.dumps(text_result(said, isError=is_error))
+    config = configuration(s=local())
+    line = command(tmp_path, config, "--call", "box__s__result", arguments)
+    variables = os.environ | {"PYTHONUTF8": "0", "LC_ALL": "C"}
+    variables.pop("PYTHONIOENCODING", None)
+    ended = subprocess.run(line, capture_output=True, check=False, env=variables)
+    assert ended.returncode == is_error
+    printed = ended.stderr if is_error else ended.stdout
+    assert printed.decode("utf-8").strip() == said
+
+
 def test_a_client_that_never_reads_stderr_stops_nothing(tmp_path: Path) -> None:
     loud = {"tools_call": "os.write(2, b'a line that nobody reads\\n' * 9_000); "}
     loud["tools_call"] += "answer(request, text_result('done'))"

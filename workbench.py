@@ -2378,8 +2378,8 @@ def _http_address(text: str) -> tuple[str, int]:
 def main() -> None:
     """Do what the command line asks for, and end the process."""
     # Each line is written at once, because `os._exit` would lose it.
-    stdout = cast(Any, sys.stdout)
-    stdout.reconfigure(encoding="utf-8", errors="replace", line_buffering=True)
+    for stream in cast(Any, (sys.stdout, sys.stderr)):
+        stream.reconfigure(encoding="utf-8", errors="replace", line_buffering=True)
     options = parse_arguments()
     handler = _StderrHandler()
     form = "%(asctime)s %(levelname)s %(message)s"
