@@ -49,6 +49,7 @@ import threading
 import zoneinfo
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -2128,12 +2129,16 @@ async def _write_stdout(lines: AsyncIterator[bytes]) -> None:
 
     Lines are written after the end of stdin, too, until `EXIT_TIMEOUT` has passed.
     """
+    # For Windows, which cannot tell whether there is room. As with stdin, the loop's own
+    # threads may all be waiting for a name server.
+    thread = ThreadPoolExecutor(1)
+    submit = asyncio.get_running_loop().run_in_executor
     with anyio.CancelScope(shield=True), suppress(OSError):
         async for line in lines:
             rest = memoryview(line)
             while rest:
                 if sys.platform == "win32":
-                    rest = rest[await asyncio.to_thread(os.write, 1, rest[:65536]) :]
+                    rest = rest[await submit(thread, os.write, 1, rest[:65536]) :]
                     continue
                 if not select.select((), (1,), (), 0)[1]:
                     await anyio.wait_writable(1)
