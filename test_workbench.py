@@ -952,13 +952,16 @@ async def test_a_part_starts_and_counts_only_servers_it_needs(notes: Path) -> No
         assert failed.is_error and "no-such-command" in text(failed)
 
 
-LONG_TOOLS = [tool(f"t{n}", description="d" * 2_000) for n in range(20)]
+# As code, because a command line of Windows has at most 32,767 characters.
+LONG_TOOLS = "[tool(f't{n}', description='d' * 2_000) for n in range(20)]"
 
 
 async def test_a_server_introduces_itself_once_with_parts_and_with_all() -> None:
     """Where the answer for all was cut, a part tells the whole."""
     a, b = [local(about={"instructions": f"I am {name}."}) for name in "ab"]
-    long = local(tools=LONG_TOOLS, about={"instructions": "ä" * 6_000})
+    code = "self.about['instructions'] = 'ä' * 6_000; self.initialize(request)"
+    listing = f"answer(request, {{'tools': {LONG_TOOLS}}})"
+    long = local(on={"initialize": code, "tools_list": listing})
     async with connected(a=a, b=b) as client:
         told = []
         for part in ("a__echo", "a__say", "echo", "echo", None, None):
