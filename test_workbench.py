@@ -952,13 +952,16 @@ async def test_a_part_starts_and_counts_only_servers_it_needs(notes: Path) -> No
         assert failed.is_error and "no-such-command" in text(failed)
 
 
-LONG_TOOLS = [tool(f"t{n}", description="d" * 2_000) for n in range(20)]
+# As code, because a command line of Windows has at most 32,767 characters.
+LONG_TOOLS = "[tool(f't{n}', description='d' * 2_000) for n in range(20)]"
 
 
 async def test_a_server_introduces_itself_once_with_parts_and_with_all() -> None:
     """Where the answer for all was cut, a part tells the whole."""
     a, b = [local(about={"instructions": f"I am {name}."}) for name in "ab"]
-    long = local(tools=LONG_TOOLS, about={"instructions": "ä" * 6_000})
+    code = "self.about['instructions'] = 'ä' * 6_000; self.initialize(request)"
+    listing = f"answer(request, {{'tools': {LONG_TOOLS}}})"
+    long = local(on={"initialize": code, "tools_list": listing})
     async with connected(a=a, b=b) as client:
         told = []
         for part in ("a__echo", "a__say", "echo", "echo", None, None):
@@ -2437,6 +2440,20 @@ async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> No
     mixed = json.dumps({"content": BLOCKS})
     assert await workbench.call_once(config, "box__s__result", mixed) == 0
     assert json.loads(capsys.readouterr().out)["content"][0] == BLOCKS[0]
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+def test_call_prints_utf_8_into_a_pipe(is_error: bool, tmp_path: Path) -> None:
+    said = "Größe 漢字 😀"
+    arguments = json.dumps(text_result(said, isError=is_error))
+    config = configuration(s=local())
+    line = command(tmp_path, config, "--call", "box__s__result", arguments)
+    variables = os.environ | {"PYTHONUTF8": "0", "LC_ALL": "C"}
+    variables.pop("PYTHONIOENCODING", None)
+    ended = subprocess.run(line, capture_output=True, check=False, env=variables)
+    assert ended.returncode == is_error
+    printed = ended.stderr if is_error else ended.stdout
+    assert printed.decode("utf-8").strip() == said
 
 
 def test_a_client_that_never_reads_stderr_stops_nothing(tmp_path: Path) -> None:

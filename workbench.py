@@ -49,6 +49,7 @@ import threading
 import zoneinfo
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -2112,12 +2113,16 @@ async def _write_stdout(lines: AsyncIterator[bytes]) -> None:
 
     Lines are written after the end of stdin, too, until `EXIT_TIMEOUT` has passed.
     """
+    # For Windows, which cannot tell whether there is room. As with stdin, the loop's own
+    # threads may all be waiting for a name server.
+    thread = ThreadPoolExecutor(1)
+    submit = asyncio.get_running_loop().run_in_executor
     with anyio.CancelScope(shield=True), suppress(OSError):
         async for line in lines:
             rest = memoryview(line)
             while rest:
                 if sys.platform == "win32":
-                    rest = rest[await asyncio.to_thread(os.write, 1, rest[:65536]) :]
+                    rest = rest[await submit(thread, os.write, 1, rest[:65536]) :]
                     continue
                 if not select.select((), (1,), (), 0)[1]:
                     await anyio.wait_writable(1)
@@ -2362,8 +2367,8 @@ def _http_address(text: str) -> tuple[str, int]:
 def main() -> None:
     """Do what the command line asks for, and end the process."""
     # Each line is written at once, because `os._exit` would lose it.
-    stdout = cast(Any, sys.stdout)
-    stdout.reconfigure(encoding="utf-8", errors="replace", line_buffering=True)
+    for stream in cast(Any, (sys.stdout, sys.stderr)):
+        stream.reconfigure(encoding="utf-8", errors="replace", line_buffering=True)
     options = parse_arguments()
     handler = _StderrHandler()
     form = "%(asctime)s %(levelname)s %(message)s"
