@@ -1421,9 +1421,10 @@ class Connection:
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
         log.debug("[%s] %s: %s", self.name, params.level, compact(params.data))
         client = self.shared.client
+        if client is None:
+            return
         levels = get_args(types.LoggingLevel)
-        is_wanted = levels.index(params.level) >= levels.index(self.shared.log_level)
-        if client is not None and is_wanted:
+        if levels.index(params.level) >= levels.index(self.shared.log_level):
             message = types.LoggingMessageNotification(params=params)
             await client.send_notification(message)
 
