@@ -1208,7 +1208,7 @@ class Connection:
         self._finished_listing = 0
 
     def _notify(self) -> None:
-        """Wake everyone who waits for a change of the state, the calls or the tools."""
+        """Wake everyone who waits for a state, the last call or a listing."""
         self._changed.set()
         self._changed = anyio.Event()
 
@@ -1463,7 +1463,9 @@ class Connection:
             raise ToolError(text) from None
         finally:
             self._calls.remove(call)
-            self._notify()
+            # Only a connection that drains is waiting for its calls.
+            if self.state > State.UP:
+                self._notify()
         if result.get("resultType") == "input_required":
             how = "in a way of 2026-07-28 that the workbench does not pass on"
             raise ToolError(f"server '{self.name}' asks for input {how}")
@@ -2058,19 +2060,20 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
     of stdin.
     """
     outgoing, unsent = anyio.create_memory_object_stream[bytes](math.inf)
-    refusal = types.ErrorData(code=types.METHOD_NOT_FOUND, message="Method not found")
-
+    loop = asyncio.get_running_loop()
     stdin = asyncio.StreamReader()
+    read: Read = stdin.read
+    if sys.platform != "win32":
+        read = _poll_stdin
 
     async def messages() -> AsyncIterator[SessionMessage]:
-        async for item in _messages(stdin.read, on_output=lambda _: None):
-            asked = item.message
-            if getattr(asked, "method", "") != "server/discover":
+        async for item in _messages(read, on_output=lambda _: None):
+            if getattr(item.message, "method", "") != "server/discover":
                 yield item
-            elif isinstance(asked, types.JSONRPCRequest):
+            elif isinstance(item.message, types.JSONRPCRequest):
                 # The SDK would begin the newer era, and refuse `initialize` in it.
-                no = types.JSONRPCError(jsonrpc="2.0", id=asked.id, error=refusal)
-                await send(SessionMessage(no))
+                await send(_refuse(item.message))
+        on_end()
         # The SDK would wait for calls in flight before it stops the servers.
         tasks.cancel_scope.cancel()
 
@@ -2086,27 +2089,46 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
         on_end()
         tasks.cancel_scope.cancel()
 
-    loop = asyncio.get_running_loop()
-    threading.Thread(target=_feed, args=(stdin, loop, on_end), daemon=True).start()
+    watch = functools.partial(_watch_stdin, stdin, loop, on_end)
+    threading.Thread(target=watch, daemon=True).start()
     async with anyio.create_task_group() as tasks, outgoing:
         tasks.start_soon(write)
         streams = Streams(messages().__anext__, send)
         await server.run(streams, streams, server.create_initialization_options())
 
 
-def _feed(
+def _refuse(request: types.JSONRPCRequest) -> SessionMessage:
+    error = types.ErrorData(code=types.METHOD_NOT_FOUND, message="Method not found")
+    answer = types.JSONRPCError(jsonrpc="2.0", id=request.id, error=error)
+    return SessionMessage(answer)
+
+
+async def _poll_stdin(size: int) -> bytes:
+    # A regular file cannot be polled, and need not be.
+    with suppress(PermissionError):
+        await anyio.wait_readable(0)
+    return os.read(0, size)
+
+
+def _watch_stdin(
     stdin: asyncio.StreamReader, loop: asyncio.AbstractEventLoop, on_end: OnEnd
 ) -> None:
-    """Read stdin, to its end, in a thread.
+    """Notice the end of stdin in a thread, even while the event loop is busy.
 
-    The thread notices the end even while the event loop is busy. The loop's own pool of
-    threads is not used, because all of them may be waiting for a name server.
+    On Windows, where the event loop cannot poll a pipe, the thread reads stdin as well.
     """
-    with suppress(OSError):
-        while chunk := os.read(0, 65536):
-            loop.call_soon_threadsafe(stdin.feed_data, chunk)
+    if sys.platform == "win32":
+        with suppress(OSError):
+            while chunk := os.read(0, 65536):
+                loop.call_soon_threadsafe(stdin.feed_data, chunk)
+        loop.call_soon_threadsafe(stdin.feed_eof)
+    else:
+        poll = select.poll()
+        poll.register(0, 0)
+        # A hang-up is reported unasked. Other events tell nothing about the client.
+        if not poll.poll()[0][1] & select.POLLHUP:
+            return
     on_end()
-    loop.call_soon_threadsafe(stdin.feed_eof)
 
 
 async def _write_stdout(lines: AsyncIterator[bytes]) -> None:
