@@ -198,7 +198,7 @@ _COMMENT = re.compile(_STRING + r"| // [^\n]* | /\* .*? \*/", re.VERBOSE | re.DO
 _TRAILING_COMMA = re.compile(_STRING + r"| , (?= \s* [\]}] )", re.VERBOSE | re.DOTALL)
 # Terminal sequences, halves of surrogate pairs, and control characters except \n.
 _CONTROLS = re.compile(
-    r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]"
 )
 _OUR_ENTRY = "the workbench's entry in your client"
 _UNKNOWN_MODE = """\
@@ -250,9 +250,8 @@ class _ConfigReader:
         toolboxes = {}
         for table_path, table in tables.items():
             for name, path, entry in self.entries(table_path, table, _SERVER_KEYS):
-                text = self.read(
-                    f"{path}.description", entry.get("description", ""), str
-                )
+                given = entry.get("description", "")
+                text = self.read(f"{path}.description", given, str)
                 description = text or f"Tools of the MCP server '{name}'"
                 servers = {name: self.read_server(path, entry)}
                 toolboxes[name] = ToolboxConfig(description, servers)
@@ -273,9 +272,8 @@ class _ConfigReader:
             # Clients write null for what is not there.
             enabled = entry.get("enabled")
             is_on = self.expect(f"{path}.enabled", enabled is None or enabled, bool)
-            is_off = self.expect(
-                f"{path}.disabled", entry.get("disabled") or False, bool
-            )
+            disabled = entry.get("disabled") or False
+            is_off = self.expect(f"{path}.disabled", disabled, bool)
             if is_off or not is_on:
                 continue
             if _starts_this_file(entry):
@@ -283,7 +281,7 @@ class _ConfigReader:
                 continue
             if re.search("^$|__|_$", name):
                 self.problems.append(
-                    f"{path}: expected a name without '__' or a last '_'"
+                    f"{path}: a name has no '__', and no '_' at its end"
                 )
             unknown = {key for key in entry if not key.startswith("_")} - keys
             self.report_unknown_keys(path, sorted(unknown))
@@ -320,9 +318,7 @@ class _ConfigReader:
                     self.problems.append(f"{path}.{key}: {problem}")
                 values[name] = value
         if bool(values.get("command")) == bool(values.get("url")):
-            self.problems.append(
-                f"{path}: expected either command or url in {[*entry]}"
-            )
+            self.problems.append(f"{path}: expected command or url in {[*entry]}")
         server = ServerConfig(**values)
         self.secrets += _find_secrets(server)
         return server
@@ -659,10 +655,9 @@ class Workbench:
         than `ANSWER_TIMEOUT`. Raises `ToolError`.
         """
         began = anyio.current_time()
+        match = functools.partial(matching_patterns, patterns, toolbox)
         every = self.servers_of(toolbox).values()
-        servers = [
-            s for s in every if matching_patterns(patterns, toolbox, s.server_name)
-        ]
+        servers = [server for server in every if match(server.server_name)]
         settled: list[DownstreamServer] = []
 
         async def wait_for(server: DownstreamServer) -> None:
@@ -723,10 +718,8 @@ class Workbench:
         for name, text in answer["instructions"].items():
             if text == texts[name]:
                 self.open_toolboxes[toolbox][name].has_told_instructions = True
-        optional = {"servers_failed", "servers_connecting", "note", "instructions"}
-        return {
-            key: answer[key] for key in answer if answer[key] or key not in optional
-        }
+        extra = {"servers_failed", "servers_connecting", "note", "instructions"}
+        return {key: answer[key] for key in answer if answer[key] or key not in extra}
 
     async def call(
         self, toolbox: str, name: str, params: JSON, on_progress: OnProgress
@@ -926,9 +919,7 @@ def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> OwnTool:
     return OwnTool(declaration, adapter)
 
 
-def tool_server(
-    name: str, tools: list[OwnTool], mask: Callable[[str], str]
-) -> Server[Any]:
+def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
     """A low-level MCP server of these tools, whose errors are masked.
 
     A tool is called with the request's context and its validated arguments. A
@@ -1281,7 +1272,7 @@ class Connection:
     def _open_session(self, streams: Streams) -> ClientSession:
         """A session that offers the server what the client has declared."""
         sampling = types.CreateMessageRequest, types.CreateMessageResultWithTools
-        elicitation = types.ElicitRequest, types.ElicitResult
+        elicit = types.ElicitRequest, types.ElicitResult
         roots = types.ListRootsRequest, types.ListRootsResult
         self.session = ClientSession(
             streams,
@@ -1291,9 +1282,7 @@ class Connection:
             logging_callback=self._on_log,
             sampling_capabilities=self.offered.sampling,
             sampling_callback=self._forwarder(self.offered.sampling, *sampling),
-            elicitation_callback=self._forwarder(
-                self.offered.elicitation, *elicitation
-            ),
+            elicitation_callback=self._forwarder(self.offered.elicitation, *elicit),
             list_roots_callback=self._forwarder(self.offered.roots, *roots),
         )
         return self.session
@@ -1674,7 +1663,7 @@ async def process_transport(
         try:
             _, process = await loop.subprocess_exec(factory, *words, **options)
         except OSError as error:
-            path = env.get("PATH")
+            path = env.get("PATH", "")
             raise ToolError(_explain_start(config, cwd, path, error)) from None
     try:
         yield Streams(process.messages().__anext__, process.send)
@@ -1683,9 +1672,7 @@ async def process_transport(
             await process.stop()
 
 
-def _explain_start(
-    config: ServerConfig, cwd: str, path: str | None, error: OSError
-) -> str:
+def _explain_start(config: ServerConfig, cwd: str, path: str, error: OSError) -> str:
     """The reason why a process could not be started, and what to do about it."""
     if not os.path.isdir(cwd):
         return f"cwd: no such directory: {cwd}"
@@ -2281,10 +2268,8 @@ async def run_until_end(
     such as one that reads stdin or looks up a name.
     """
     loop = asyncio.get_running_loop()
-    force = threading.Thread(
-        target=_end_by_force, args=(status, end_requests), daemon=True
-    )
-    force.start()
+    force = functools.partial(_end_by_force, status, end_requests)
+    threading.Thread(target=force, daemon=True).start()
     scope = anyio.CancelScope()
 
     def stop(*_: object) -> None:
@@ -2381,9 +2366,7 @@ def _http_address(text: str) -> tuple[str, int]:
     """The host and the port of `[HOST:]PORT`."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(
-            f"expected [HOST:]PORT up to 65535, found {text}"
-        )
+        raise argparse.ArgumentTypeError(f"expected [HOST:]PORT, found {text}")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
