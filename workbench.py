@@ -452,7 +452,7 @@ def _read_file(path: str) -> tuple[Any, str]:
     """The content of a file, decoded and as it is. Raises `ConfigError`."""
     language = "JSON"
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = Path(path).expanduser().read_text(encoding="utf-8-sig")
         if not text.strip():
             raise ValueError("the file is empty")
         if path.endswith(".toml"):
