@@ -33,6 +33,7 @@ import difflib
 import enum
 import fnmatch
 import functools
+import gc
 import inspect
 import json
 import logging
@@ -1552,8 +1553,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
     server, although a child may hold stdout open, and leaves such a child running.
     """
 
-    # The processes that may be alive, for the program's end by force.
-    started: ClassVar[set[ServerProcess]] = set()
+    may_start: ClassVar[bool] = True  # until the end of the program has begun
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
     stderr: asyncio.StreamReader
@@ -1569,7 +1569,6 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         self._process = cast(asyncio.SubprocessTransport, transport)
         if sys.platform == "win32":
             self._job = create_job(self._process)
-        self.started.add(self)
         self._stderr_read = asyncio.create_task(self._read_stderr())
 
     def process_exited(self) -> None:
@@ -1625,7 +1624,6 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
                 while self.signal_group(0):
                     await anyio.sleep(0.02)
             self.signal_group(number)
-        self.started.remove(self)
         await asyncio.wait([self._stderr_read], timeout=OUTPUT_TIMEOUT)
         self._process.close()
 
@@ -1660,6 +1658,8 @@ async def process_transport(
     loop = asyncio.get_running_loop()
     # A start that was cancelled half way would leave a process that nobody stops.
     with anyio.CancelScope(shield=True):
+        if not ServerProcess.may_start:
+            raise ToolError("the workbench is ending")
         try:
             _, process = await loop.subprocess_exec(factory, *words, **options)
         except OSError as error:
@@ -2299,9 +2299,15 @@ def _end_by_force(status: int, end_requests: EndRequests) -> None:
     the parsing of a large answer.
     """
     end_requests.get()
+    ServerProcess.may_start = False
     sleep(EXIT_TIMEOUT)
-    for process in list(ServerProcess.started):
-        process.signal_group(9)
+    if sys.platform != "win32":
+        # asyncio needs several turns of the event loop until a process that runs has a
+        # transport. Only the `Popen` object is there from the start.
+        for process in gc.get_objects():
+            if type(process) is subprocess.Popen:
+                with suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
     os._exit(status)
 
 
