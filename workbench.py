@@ -940,7 +940,8 @@ def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
             # The adapter checks the arguments, and calls the function: a coroutine.
             result = await adapters[params.name].validate_python(given)
         except ValidationError as error:
-            # The arguments; an invalid answer of a server has become a `ToolError`.
+            # The arguments are not valid. An invalid answer of a server does not come
+            # here: `use_tool` has made a `ToolError` of it.
             result = text_result(mask(first_problem(error)), is_error=True)
         except ToolError as error:
             result = text_result(mask(str(error)), is_error=True)
@@ -2302,8 +2303,8 @@ def _end_by_force(status: int, end_requests: EndRequests) -> None:
     ServerProcess.may_start = False
     sleep(EXIT_TIMEOUT)
     if sys.platform != "win32":
-        # asyncio needs several turns of the event loop until a process that runs has a
-        # transport. Only the `Popen` object is there from the start.
+        # A process may run without a `ServerProcess`, because asyncio needs several turns
+        # of the event loop to connect the pipes. Its `Popen` object is there at once.
         for process in gc.get_objects():
             if type(process) is subprocess.Popen:
                 with suppress(OSError):
