@@ -1103,12 +1103,14 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # - `transmit` sends one message. For a request, `transmit` may return at once (over
 #   pipes), or when the answer has come (over HTTP). `transmit` raises `NotDelivered`
 #   for a request that the server cannot have received, and `ToolError` for a request
-#   that failed in another way.
-# - `next_message` waits for the next message, the answers to requests included. A
-#   StopAsyncIteration ends the session's loop, and with it every open request.
+#   that failed in another way. Neither ends the connection.
+# - `messages` are the server's, the answers to requests included.
 # - The transport calls `on_output` for each line of the server that is no message.
-# - The transport calls `on_closed`, with a reason, when nothing can be sent any more.
-#   The messages may go on after that, with the answers to calls in flight.
+#
+# A connection ends in two steps. First the transport calls `on_closed`, with a reason:
+# nothing can be sent any more, but answers to calls in flight may still come. Then the
+# messages end: no answer can come any more, and the session fails the open requests.
+# Over HTTP, where each request waits for its own answer, the second step may be missing.
 #
 # The life of a connection: `DownstreamServer.start` makes the object and starts a task
 # with `run`. `run` enters the transport and the session, agrees on an era, lists the
@@ -1132,11 +1134,11 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
     is behind these.
     """
 
-    next_message: Callable[[], Awaitable[SessionMessage]]
+    messages: AsyncIterator[SessionMessage]
     transmit: Callable[[SessionMessage], Awaitable[None]]
 
     async def receive(self) -> SessionMessage:
-        return await self.next_message()
+        return await anext(self.messages)
 
     async def send(self, item: SessionMessage) -> None:
         await self.transmit(item)
@@ -1667,7 +1669,7 @@ async def process_transport(
             path = env.get("PATH", "")
             raise ToolError(_explain_start(config, cwd, path, error)) from None
     try:
-        yield Streams(process.messages().__anext__, process.send)
+        yield Streams(process.messages(), process.send)
     finally:
         with anyio.CancelScope(shield=True):
             await process.stop()
@@ -1703,7 +1705,7 @@ class RemoteServer:
         self._url = self._endpoint = httpx2.URL(self._address)
         self._failures = 0  # requests that have failed one after another
         self._is_initialized = anyio.Event()
-        self.received: asyncio.Queue[SessionMessage] = asyncio.Queue()
+        self._received: asyncio.Queue[SessionMessage | None] = asyncio.Queue()
         self.is_sse = config.transport == "sse"
         self.has_endpoint = anyio.Event()
         self._http = httpx2.AsyncClient(
@@ -1722,6 +1724,11 @@ class RemoteServer:
         allowed = [(self._url.scheme, self._url.netloc), ("https", self._url.netloc)]
         if (request.url.scheme, request.url.netloc) not in allowed:
             raise httpx2.RequestError("the server leads to another host")
+
+    async def messages(self) -> AsyncIterator[SessionMessage]:
+        """The messages of all responses and event streams."""
+        while item := await self._received.get():
+            yield item
 
     async def send(self, item: SessionMessage) -> None:
         """Post a message. A request returns when its answer has come."""
@@ -1765,10 +1772,11 @@ class RemoteServer:
         Over the older transport, every message of the server comes here.
         """
         if self.is_sse:
-            reason = await self._try("GET", {}) or "closed its event stream"
-            self._on_closed(reason)
-            # The calls that wait for this stream end with the transport.
-            raise ToolError(reason)
+            self._on_closed(await self._try("GET", {}) or "closed its event stream")
+            # Without the stream, no answer can come, and a start waits for no endpoint.
+            self._received.put_nowait(None)
+            self.has_endpoint.set()
+            return
         await self._is_initialized.wait()
         while _SESSION_ID in self._http.headers:
             failure = await self._try("GET", {})
@@ -1835,7 +1843,7 @@ class RemoteServer:
         message = _read_message(event.data.encode())
         if message is None:
             return False
-        self.received.put_nowait(SessionMessage(message))
+        self._received.put_nowait(SessionMessage(message))
         return not hasattr(message, "method") and str(message.id) == request_id
 
     def _refusal(
@@ -1896,7 +1904,7 @@ async def remote_transport(
         tasks.start_soon(server.listen)
         if server.is_sse:
             await server.has_endpoint.wait()
-        yield Streams(server.received.get, server.send)
+        yield Streams(server.messages(), server.send)
         tasks.cancel_scope.cancel()
 
 
@@ -2081,7 +2089,7 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
     threading.Thread(target=watch, daemon=True).start()
     async with anyio.create_task_group() as tasks, outgoing:
         tasks.start_soon(write)
-        streams = Streams(messages().__anext__, send)
+        streams = Streams(messages(), send)
         await server.run(streams, streams, server.create_initialization_options())
 
 
