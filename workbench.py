@@ -103,6 +103,7 @@ ANSWER_LIMIT = 20_000  # characters of an answer of `open_toolbox`
 TEXT_LIMIT = 1_000  # characters of one description, where an answer is too long
 MAX_PAGES = 250  # of one `tools/list`; a server with more pages is looping
 
+# A name that begins with an underscore is used in its own section only.
 log = logging.getLogger("workbench")
 JSON = dict[str, Any]  # a JSON object, such as the wire form of a result
 OnProgress = ProgressFnT | None
@@ -153,7 +154,7 @@ class WorkbenchConfig:
     """A checked configuration, with its `${VAR}` references expanded."""
 
     toolboxes: Mapping[str, ToolboxConfig]
-    # The environment variables that the file names. Servers do not inherit them: a server
+    # The environment variables that the file names. No server inherits them: a server
     # gets such a variable only through a `${VAR}` in its own entry.
     withheld: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()  # longest first, because one may contain another
@@ -163,7 +164,7 @@ class WorkbenchConfig:
         """The text without secrets and control characters, fit to be shown."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
-        return _CONTROLS.sub(" ", text)
+        return CONTROLS.sub(" ", text)
 
 
 _TABLE_KEYS = ("toolboxes", "mcpServers", "servers", "context_servers", "mcp_servers")
@@ -183,8 +184,9 @@ _FIELDS: dict[str, tuple[type, tuple[str, ...]]] = {
 }
 _ENTRY_KEYS = {"description", "disabled", "enabled"}  # of a toolbox and of a server
 _SERVER_KEYS = _ENTRY_KEYS.union(*(keys for _, keys in _FIELDS.values()))
-_TYPE_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
-_TYPE_NAMES |= {bool: "a boolean", type(None): "nothing"}
+TYPE_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
+TYPE_NAMES |= {bool: "a boolean", int: "a number", float: "a number"}
+TYPE_NAMES |= {type(None): "nothing"}  # and TOML has dates
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Z_][A-Z0-9_]*)")
 _REFERENCE = re.compile(
     r"""\$\{ (?:env:)? (?P<name> [A-Z_][A-Z0-9_]* ) (?: :- (?P<default> [^}]* ) )? \}
@@ -198,10 +200,8 @@ _STRING = r'(?P<string> " (?: [^"\\] | \\. )* " )'
 _COMMENT = re.compile(_STRING + r"| // [^\n]* | /\* .*? \*/", re.VERBOSE | re.DOTALL)
 _TRAILING_COMMA = re.compile(_STRING + r"| , (?= \s* [\]}] )", re.VERBOSE | re.DOTALL)
 # Terminal sequences, halves of surrogate pairs, and control characters except \n.
-_CONTROLS = re.compile(
-    r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]"
-)
-_OUR_ENTRY = "the workbench's entry in your client"
+CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
+OUR_ENTRY = "the workbench's entry in your client"
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
 Dynamic mode was removed in version 0.10.0.
@@ -271,10 +271,9 @@ class _ConfigReader:
                 continue  # a comment
             entry = self.expect(path, value, dict)
             # Clients write null for what is not there.
-            enabled = entry.get("enabled")
-            is_on = self.expect(f"{path}.enabled", enabled is None or enabled, bool)
-            disabled = entry.get("disabled") or False
-            is_off = self.expect(f"{path}.disabled", disabled, bool)
+            entry = {key: entry[key] for key in entry if entry[key] is not None}
+            is_on = self.expect(f"{path}.enabled", entry.get("enabled", True), bool)
+            is_off = self.expect(f"{path}.disabled", entry.get("disabled", False), bool)
             if is_off or not is_on:
                 continue
             if _starts_this_file(entry):
@@ -304,12 +303,11 @@ class _ConfigReader:
         values: JSON = {}
         for name, (kind, spellings) in _FIELDS.items():
             for key in spellings:
-                value = entry.get(key)
-                # Codex keeps the approvals of tools under `tools`.
-                is_approvals = key == "tools" and isinstance(value, dict)
-                if is_approvals or value is None:
+                # Codex keeps the approvals of tools in an object under `tools`.
+                is_approvals = key == "tools" and isinstance(entry.get(key), dict)
+                if is_approvals or key not in entry:
                     continue
-                value = self.read(f"{path}.{key}", value, kind)
+                value = self.read(f"{path}.{key}", entry[key], kind)
                 if name == "excluded_tools":
                     # The exclusions of all spellings add up.
                     value = values.get(name, ()) + value
@@ -340,8 +338,8 @@ class _ConfigReader:
         if isinstance(value, kind):
             return value
         # Only the type is shown, because the value may be secret.
-        found = _type_name(value)
-        self.problems.append(f"{path}: expected {_TYPE_NAMES[kind]}, found {found}")
+        found = TYPE_NAMES.get(type(value), "a date")
+        self.problems.append(f"{path}: expected {TYPE_NAMES[kind]}, found {found}")
         return kind()
 
     def expand(self, path: str, reference: re.Match[str]) -> str:
@@ -350,19 +348,15 @@ class _ConfigReader:
         value = os.environ.get(name or "", default)
         if foreign:
             # The text is not shown, because it may be a password with a `$`.
-            log.warning("%s: kept as text: a $ that begins no variable", path)
+            log.warning("%s: a $ here begins no variable: kept unchanged", path)
         elif value is not None:
             return value
         elif name:
-            how = f"set it in `env` of {_OUR_ENTRY}, or write ${{{name}:-default}}"
+            how = f"set it in `env` of {OUR_ENTRY}, or write ${{{name}:-default}}"
             self.problems.append(f"{path}: ${{{name}}} is not set: {how}")
         else:
             self.problems.append(f"{path}: ${{ is not closed, expected ${{NAME}}")
         return reference[0]
-
-
-def _type_name(value: Any) -> str:
-    return _TYPE_NAMES.get(type(value), "a number")
 
 
 def _find_tables(data: JSON) -> JSON:
@@ -411,11 +405,11 @@ def _find_forms(secrets: list[str]) -> tuple[str, ...]:
     """The forms in which secrets may appear, the longest first."""
     forms: set[str] = set()
     # The lines of a secret are secrets, because stderr is shown line by line.
-    for secret in secrets + "\n".join(secrets).splitlines():
+    for text in secrets + "\n".join(secrets).splitlines():
         # A path is shown, or nobody could see which file was not found.
-        if len(secret.strip()) >= 8 and not os.path.exists(secret):
-            forms |= {secret, json.dumps(secret)[1:-1], repr(secret)[1:-1]}
-            forms.add(json.dumps(secret, ensure_ascii=False)[1:-1])
+        if len(text.strip()) >= 8 and not os.path.exists(text):
+            forms |= {text, json.dumps(text)[1:-1], repr(text)[1:-1]}
+            forms.add(json.dumps(text, ensure_ascii=False)[1:-1])
     return tuple(sorted(forms, key=len, reverse=True))
 
 
@@ -425,8 +419,8 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     toolboxes = reader.read_file(data)
     if reader.problems:
         raise ConfigError("\n".join([f"{source}:", *reader.problems]))
-    # Every variable that the raw text names is withheld. A misspelt or disabled entry is
-    # not read, but its token must not reach other servers either.
+    # Every variable that the raw text names is withheld. A misspelt or disabled entry
+    # is not read, but its token must not reach other servers either.
     named = set(_VARIABLE.findall(text + json.dumps(data, default=str)))
     withheld = {name: os.environ[name] for name in os.environ.keys() & named}
     secrets = _find_forms([*withheld.values(), *reader.secrets])
@@ -499,7 +493,8 @@ def matching_patterns(patterns: list[str], *names: str) -> set[str]:
 
 # === Workbench ========================================================================
 # The open toolboxes and their servers. The meta-tools call this section, which knows
-# nothing of the MCP server in front of it.
+# nothing of the MCP server in front of it. A server is used through a `Connection`, one
+# for each start, whose `State` goes from STARTING to UP, DRAINING and ENDED.
 
 
 class ToolError(Exception):
@@ -539,9 +534,8 @@ def first_problem(error: ValidationError) -> str:
 class DownstreamServer:
     """A configured server, from the first use of its toolbox to the end of the program.
 
-    Each start of the server makes a new `Connection` (see the section Connections). This
-    class alone decides when a server is started again, what the new start waits for, and
-    which calls are repeated.
+    Each start of the server makes a new `Connection`. This class alone decides when a
+    server is started again, what the new start waits for, and which calls are repeated.
     """
 
     toolbox_name: str
@@ -549,7 +543,7 @@ class DownstreamServer:
     config: ServerConfig
     workbench: Workbench
     connection: Connection | None = None  # the last one
-    has_told_instructions: bool = False  # an answer had them all
+    has_told_instructions: bool = False  # in full, in an answer of `open_toolbox`
 
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
@@ -567,7 +561,7 @@ class DownstreamServer:
         callers that come at once would start the server more than once.
         """
         former = self.connection
-        if former is not None and former.state <= State.UP:  # or starting
+        if former is not None and former.state in (State.STARTING, State.UP):
             return former
         self.connection = Connection(self.name, self.config, self.workbench.shared)
         self.workbench.task_group.start_soon(self._run, self.connection, former)
@@ -586,8 +580,8 @@ class DownstreamServer:
         was_up = connection.state is State.UP
         await connection.wait_until_current()
         if was_up and connection.state is not State.UP:
-            # The listing has shown that the connection was lost. A new connection is not
-            # up yet, so this happens once.
+            # The listing has shown that the connection was lost. A new connection is
+            # not up yet, so this happens once.
             return await self.connect()
         return connection
 
@@ -609,10 +603,8 @@ class DownstreamServer:
                 near = difflib.get_close_matches(tool, connection.tools, cutoff=0)
                 names = ", ".join(self.prefix + name for name in near)
                 raise ToolError(f"{subject} has no tool '{tool}', nearest: {names}")
-            try:
+            with suppress(NotDelivered):
                 return await connection.call({**params, "name": tool}, on_progress)
-            except NotDelivered:
-                continue
         why = connection.describe_end()
         raise ToolError(f"{subject} has not received the call: {why}")
 
@@ -664,8 +656,8 @@ class Workbench:
         async def wait_for(server: DownstreamServer) -> None:
             connection = await server.connect()
             if connection.state is State.UP:
-                # The other servers are waited for until `OPEN_TIMEOUT`. If that has
-                # passed already, the wait ends now.
+                # Now that one server is up, the wait is shorter. If `OPEN_TIMEOUT` has
+                # passed already, the wait ends at once.
                 waiting.cancel_scope.deadline = began + OPEN_TIMEOUT
             settled.append(server)
             await on_progress(len(settled), len(servers), server.server_name)
@@ -697,7 +689,12 @@ class Workbench:
                 up.append(server)
             else:
                 failed[server.server_name] = connection.describe_end()
-        tools = find_tools(up, patterns)
+        tools = [
+            describe_tool(server, tool)
+            for server in up
+            for name, tool in server.tools.items()
+            if matching_patterns(patterns, toolbox, server.server_name, name)
+        ]
         listed = {tool["source_server"] for tool in tools}
         for server in up:
             text = cast("Connection", server.connection).session.instructions
@@ -757,22 +754,12 @@ class Workbench:
 async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]:
     """A workbench whose servers are all stopped when the block is left."""
     environment = {k: v for k, v in os.environ.items() if k not in config.withheld}
-    # A file may name `${PATH}` or `${HOME}`, but every server needs these variables. The
-    # SDK's list of such variables is put back.
+    # A file may name `${PATH}` or `${HOME}`, but every server needs these variables.
+    # The SDK has a list of such variables, which are put back.
     shared = Shared(config.mask, environment | get_default_environment())
     async with anyio.create_task_group() as task_group:
         yield Workbench(config, shared, task_group)
         task_group.cancel_scope.cancel()
-
-
-def find_tools(servers: Servers, patterns: list[str]) -> list[JSON]:
-    """The entries of those tools of these servers that a pattern matches."""
-    return [
-        describe_tool(server, tool)
-        for server in servers
-        for name, tool in server.tools.items()
-        if matching_patterns(patterns, server.toolbox_name, server.server_name, name)
-    ]
 
 
 def describe_part(
@@ -787,11 +774,14 @@ def describe_part(
         total = sum(len(server.tools) for server in up)
         names = ", ".join(server.server_name for server in up) or "no server"
         notes.append(f"{len(tools)} of {total} tools of {names} match.")
-        seen = [[server.toolbox_name, server.server_name] for server in starting]
-        seen += [tool["name"].split("__", 2) for tool in tools]
-        matched = {each for it in seen for each in matching_patterns(patterns, *it)}
-        if unmatched := sorted(set(patterns) - matched):
-            names = shorten(", ".join(unmatched), TEXT_LIMIT)
+        # A server that is still starting may have a tool for any pattern of its names.
+        found = [[server.toolbox_name, server.server_name] for server in starting]
+        found += [tool["name"].split("__", 2) for tool in tools]
+        unmatched = set(patterns)
+        for names_found in found:
+            unmatched -= matching_patterns(patterns, *names_found)
+        if unmatched:
+            names = shorten(", ".join(sorted(unmatched)), TEXT_LIMIT)
             notes.append(f"No tool matches {names}.")
     if starting:
         names = ", ".join(server.server_name for server in starting)
@@ -820,11 +810,11 @@ def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
 
 
 def shrink(answer: JSON) -> None:
-    """Bring an answer of `open_toolbox` down to `ANSWER_LIMIT` characters.
+    """Bring an answer of `open_toolbox` down to `ANSWER_LIMIT` characters, if possible.
 
     Long texts are cut first. Then the longest tools are reduced to a name and a short
-    description, and then to the name alone. The reduction stops as soon as the answer
-    fits. The note says what was cut, and how to get it.
+    description, and then to the name alone, which is never cut. The reduction stops as
+    soon as the answer fits. The note says what was cut, and how to get it.
     """
     tools = answer["tools"]
     whole = {**answer["instructions"]}
@@ -869,11 +859,11 @@ def shorten_tool(tool: JSON, kept: set[str]) -> None:
 
 
 def shorten(text: str, limit: int) -> str:
-    """A text of at most `limit` characters of JSON, or its beginning and `…`."""
+    """A text of at most `limit` characters of JSON; of a longer one, about as much."""
     length = json_length(text) - len('""')
     if length <= limit:
         return text
-    return _CONTROLS.sub(" ", text[: len(text) * limit // length]) + "…"
+    return CONTROLS.sub(" ", text[: len(text) * limit // length]) + "…"
 
 
 def compact(value: Any) -> str:
@@ -973,7 +963,7 @@ def _as_object(value: Any) -> Any:
     if isinstance(decoded, dict):
         return decoded
     example = """a JSON object such as {"a": 1}"""
-    raise ValueError(f"expected {example}, found {_type_name(decoded)}")
+    raise ValueError(f"expected {example}, found {TYPE_NAMES[type(decoded)]}")
 
 
 def _as_list(value: Any) -> Any:
@@ -986,7 +976,7 @@ _Patterns = Annotated[list[str], BeforeValidator(_as_list), Field(default=["*"])
 
 
 def _begin_request(context: Any) -> Workbench:
-    """The workbench of a request. Questions of servers now go to the request's client."""
+    """The workbench of a request. From now on, servers ask the request's client."""
     workbench: Workbench = context.lifespan_context
     # A client that insists on 2026-07-28 can be neither asked nor sent logs.
     if context.session.can_send_request:
@@ -1110,7 +1100,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # A connection ends in two steps. First the transport calls `on_closed`, with a reason:
 # nothing can be sent any more, but answers to calls in flight may still come. Then the
 # messages end: no answer can come any more, and the session fails the open requests.
-# Over HTTP, where each request waits for its own answer, the second step may be missing.
+# Over HTTP, where each request waits for its own answer, the messages need not end.
 #
 # The life of a connection: `DownstreamServer.start` makes the object and starts a task
 # with `run`. `run` enters the transport and the session, agrees on an era, lists the
@@ -1120,9 +1110,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 Mask = Callable[[str], str]
 OnOutput = Callable[[bytes], None]
 OnClosed = Callable[[str], None]
-_MASK_LIMIT = 1 << 16  # bytes of a line or a text that is masked and shown
-_IDENTITY = types.Implementation(name="mcp-workbench", version=__version__)
-_WireRequest = types.Request[JSON, str]
+MASK_LIMIT = 1 << 16  # bytes of a line or a text that is masked and shown
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 
 
@@ -1186,11 +1174,12 @@ class Connection:
         self.shared = shared
         client = shared.client
         declared = client.client_capabilities if client else None
-        # The server is offered what the client can do when the server is started.
+        # A server is offered what the client can do at the time of its start.
         self.offered = declared or types.ClientCapabilities()
         self.session: ClientSession  # as soon as the transport is there
         self.tools: dict[str, types.Tool] = {}  # by name, those that the filters allow
-        # The stream with the announcements of a remote server can break.
+        # A remote server's stream of announcements can break. Its tools are listed
+        # again whenever they are needed.
         self._may_miss_changes = bool(config.url)
         self.state = State.STARTING
         self._reason = ""  # why the transport is closed
@@ -1226,8 +1215,8 @@ class Connection:
     def stop_sending(self, reason: str) -> None:
         """Send nothing from now on, and record why.
 
-        The transport calls this method, and `run` for a start that has failed. The first
-        reason is kept, because later ones are consequences of the first.
+        The transport calls this method, and `run` for a start that has failed. The
+        first reason is kept, because later ones are consequences of the first.
         """
         if not self._reason:
             self._reason = " ".join(self.shared.mask(reason).split())
@@ -1236,7 +1225,7 @@ class Connection:
 
     def log_line(self, line: bytes) -> None:
         """Log a line of the server's output that is no message, and remember it."""
-        if len(line) >= _MASK_LIMIT:
+        if len(line) >= MASK_LIMIT:
             # A line that was cut may end with half a secret, which is not masked.
             line = b"(a line that is too long to be shown)"
         text = self.shared.mask(line.decode(errors="replace")).strip()
@@ -1281,7 +1270,7 @@ class Connection:
         self.session = ClientSession(
             streams,
             streams,
-            client_info=_IDENTITY,
+            client_info=types.Implementation(name="mcp-workbench", version=__version__),
             message_handler=self._on_message,
             logging_callback=self._on_log,
             sampling_capabilities=self.offered.sampling,
@@ -1408,7 +1397,7 @@ class Connection:
         log.debug("%s: its tools are %s", self.name, ", ".join(tools))
         for pattern in set(self.config.tool_filters) - {"*"}:
             if not any(fnmatch.fnmatchcase(tool, pattern) for tool in tools):
-                log.warning("%s: toolFilters: no tool is %r", self.name, pattern)
+                log.warning("%s: toolFilters: %r matches no tool", self.name, pattern)
         self.tools = tools
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
@@ -1438,7 +1427,7 @@ class Connection:
         """
         if self.state is not State.UP:
             raise NotDelivered(self.describe_end())
-        request = _WireRequest(method="tools/call", params=params)
+        request = types.Request[JSON, str](method="tools/call", params=params)
         call = object()
         self._calls.add(call)
         try:
@@ -1456,9 +1445,7 @@ class Connection:
             raise ToolError(text) from None
         finally:
             self._calls.remove(call)
-            # Only a connection that drains is waiting for its calls.
-            if self.state > State.UP:
-                self._notify()
+            self._notify()
         if result.get("resultType") == "input_required":
             how = "in a way of 2026-07-28 that the workbench does not pass on"
             raise ToolError(f"server '{self.name}' asks for input {how}")
@@ -1471,13 +1458,13 @@ class Connection:
 # A connection's messages travel over the pipes of a process, or over HTTP to a remote
 # server. The last part of this section is for Windows alone.
 
-# The size of a buffer, in bytes. A process's pipes are closed `OUTPUT_TIMEOUT` after its
-# exit. The buffer is larger than a pipe, so it has the rest of the output by then.
+# Bytes of output that are read before anybody wants them: more than a pipe holds. So
+# all output has been read when the pipes are closed, `OUTPUT_TIMEOUT` after the exit.
 _READ_AHEAD = 8 << 20
 _LINE_LIMIT = 32 << 20  # bytes of one message: parsing it blocks the event loop
 _RESUME_PAUSE = 1000  # milliseconds, where a server names no other `retry`
 _MAX_FAILURES = 2  # requests that fail one after another, until a new connection is due
-_SESSION_ID = "mcp-session-id"
+SESSION_ID = "mcp-session-id"
 _HEADERS = {"accept": "application/json, text/event-stream"}
 _HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 
@@ -1508,7 +1495,7 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
     return None
 
 
-def _dump(message: types.JSONRPCMessage) -> bytes:
+def dump_message(message: types.JSONRPCMessage) -> bytes:
     return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
@@ -1533,7 +1520,9 @@ async def _lines(read: Read, limit: int) -> AsyncIterator[bytes]:
         yield bytes(line)
 
 
-async def _messages(read: Read, on_output: OnOutput) -> AsyncIterator[SessionMessage]:
+async def read_messages(
+    read: Read, on_output: OnOutput
+) -> AsyncIterator[SessionMessage]:
     """The messages that can be read, one a line; `on_output` gets all other lines.
 
     A line that is too long ends the messages. If the line were skipped, a call that it
@@ -1585,7 +1574,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
 
         Then the transport is closed, with the exit status of the process as the reason.
         """
-        async for message in _messages(self.stdout.read, self._on_output):
+        async for message in read_messages(self.stdout.read, self._on_output):
             yield message
         await self._report_end("closed its stdout, or wrote a line that is too long")
 
@@ -1598,7 +1587,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         self._on_closed(otherwise)
 
     async def _read_stderr(self) -> None:
-        async for line in _lines(self.stderr.read, _MASK_LIMIT):
+        async for line in _lines(self.stderr.read, MASK_LIMIT):
             self._on_output(line)
         await self._exited.wait()
 
@@ -1608,7 +1597,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         Raises `NotDelivered` for a request after stdin was closed at the other end.
         """
         # No `drain`: a server that does not read its stdin must delay nobody.
-        self.stdin.write(_dump(item.message) + b"\n")
+        self.stdin.write(dump_message(item.message) + b"\n")
         if self.stdin.is_closing() and isinstance(item.message, types.JSONRPCRequest):
             await self._report_end("closed its stdin")
             raise NotDelivered("the server has closed its stdin")
@@ -1623,6 +1612,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         """
         self.stdin.close()
         for number in (signal.SIGTERM, 9):  # SIGKILL, a name that Windows lacks
+            # First the group has time to end by itself. Then it is signalled.
             with anyio.move_on_after(EXIT_GRACE):
                 while self.signal_group(0):
                     await anyio.sleep(0.02)
@@ -1681,7 +1671,7 @@ def _explain_start(config: ServerConfig, cwd: str, path: str, error: OSError) ->
         return f"cwd: no such directory: {cwd}"
     if shutil.which(os.path.expanduser(config.command), path=path):
         return f"{config.command}: {error.strerror}"
-    how = f"give its full path, or set PATH in `env` of {_OUR_ENTRY} (PATH is {path})"
+    how = f"give its full path, or set PATH in `env` of {OUR_ENTRY} (PATH is {path})"
     if " " in config.command:
         how = "put its arguments into `args`"
     elif os.path.dirname(config.command):
@@ -1733,7 +1723,7 @@ class RemoteServer:
     async def send(self, item: SessionMessage) -> None:
         """Post a message. A request returns when its answer has come."""
         headers = getattr(item.metadata, "headers", None)
-        content: JSON = {"headers": headers, "content": _dump(item.message)}
+        content: JSON = {"headers": headers, "content": dump_message(item.message)}
         if isinstance(item.message, types.JSONRPCRequest):
             # Over the older transport, the answer comes in the one stream of `listen`.
             request_id = "" if self.is_sse else str(item.message.id)
@@ -1773,12 +1763,12 @@ class RemoteServer:
         """
         if self.is_sse:
             self._on_closed(await self._try("GET", {}) or "closed its event stream")
-            # Without the stream, no answer can come, and a start waits for no endpoint.
+            # Without the stream, no answer can come, and no endpoint for a start.
             self._received.put_nowait(None)
             self.has_endpoint.set()
             return
         await self._is_initialized.wait()
-        while _SESSION_ID in self._http.headers:
+        while SESSION_ID in self._http.headers:
             failure = await self._try("GET", {})
             # A server may have no such stream at all.
             await anyio.sleep(60 if failure else 1)
@@ -1790,7 +1780,7 @@ class RemoteServer:
         """
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(EXIT_GRACE):
-                if _SESSION_ID in self._http.headers:
+                if SESSION_ID in self._http.headers:
                     await self._try("DELETE", {})
             await self._http.aclose()
 
@@ -1821,8 +1811,8 @@ class RemoteServer:
         last = httpx2.ServerSentEvent()
         try:
             async with self._http.stream(method, self._endpoint, **content) as response:
-                if response.headers.get(_SESSION_ID):
-                    self._http.headers[_SESSION_ID] = response.headers[_SESSION_ID]
+                if response.headers.get(SESSION_ID):
+                    self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
                 async for last in _events(response):
                     if response.is_success and self._receive(last, request_id):
                         return None
@@ -1830,7 +1820,7 @@ class RemoteServer:
             # A stream that was cut is resumed like one that has ended.
             if not last.id:
                 raise ToolError(f"{self._address}: {explain(error)}") from None
-        # A response is there: without one, `last.id` is empty, and the error was raised.
+        # There is a response: without one, `last` has no id, and the error was raised.
         if response.is_error or (request_id and not last.id):
             raise self._refusal(response, last.data, request_id)
         return last if request_id else None
@@ -1857,15 +1847,17 @@ class RemoteServer:
             error = message.error
             return MCPError(error.code, f"{error.message} ({text})", error.data)
         sent = response.request
-        if (status, sent.method) == (404, "POST") and _SESSION_ID in sent.headers:
+        if (status, sent.method) == (404, "POST") and SESSION_ID in sent.headers:
             # The server does not know the session, and so it has executed nothing.
             return NotDelivered(text)
         if status in (401, 403):
             text += " (check `headers`; for OAuth, use `npx -y mcp-remote URL`)"
         elif status in (404, 405) or "html" in response.headers.get("content-type", ""):
             text += ", which is not MCP: is the path right (often /mcp)?"
+        elif response.is_success:
+            text += " without an answer:"
         # The body is masked before it is cut, because half a secret is not masked.
-        if len(body) < _MASK_LIMIT:
+        if len(body) < MASK_LIMIT:
             text += f" {' '.join(self._mask(body).split())[:300]}"
         return ToolError(text.strip())
 
@@ -1943,7 +1935,7 @@ if sys.platform == "win32":
 # A server of our own with two tools, made in the same way, over stdio or HTTP.
 
 # The names of this machine, with or without a port.
-_LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
+LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
 _Text = Annotated[str, Field(description="The text to echo back.")]
 _ZONE = "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to UTC."
 _Timezone = Annotated[str, Field(default="UTC", description=_ZONE)]
@@ -1990,11 +1982,11 @@ def toolbox_app(bound_to: str) -> ASGIApp:
 
     def is_trusted(headers: Headers) -> bool:
         origin = headers.get("origin")
-        if not _LOOPBACK.fullmatch(bound_to):
+        if not LOOPBACK.fullmatch(bound_to):
             return origin is None
         host = headers.get("host", "")
         is_own = origin is None or origin.partition("://")[2] == host
-        return is_own and _LOOPBACK.fullmatch(host) is not None
+        return is_own and LOOPBACK.fullmatch(host) is not None
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -2008,7 +2000,7 @@ def toolbox_app(bound_to: str) -> ASGIApp:
             query = scope["query_string"].replace(b"sessionId=", b"session_id=")
             scope["query_string"] = query
             await sse.handle_post_message(scope, receive, _renaming(send))
-        elif route == "GET /mcp" and _SESSION_ID not in request.headers:
+        elif route == "GET /mcp" and SESSION_ID not in request.headers:
             streams = sse.connect_sse(scope, receive, _renaming(send))
             async with streams as (read, write):
                 await server.run(read, write, server.create_initialization_options())
@@ -2056,19 +2048,19 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
     of stdin.
     """
     outgoing, unsent = anyio.create_memory_object_stream[bytes](math.inf)
-    loop = asyncio.get_running_loop()
     stdin = asyncio.StreamReader()
-    read: Read = stdin.read
-    if sys.platform != "win32":
-        read = _poll_stdin
+    read: Read = stdin.read if sys.platform == "win32" else _poll_stdin
+    error = types.ErrorData(code=types.METHOD_NOT_FOUND, message="Method not found")
 
     async def messages() -> AsyncIterator[SessionMessage]:
-        async for item in _messages(read, on_output=lambda _: None):
+        async for item in read_messages(read, on_output=lambda _: None):
             if getattr(item.message, "method", "") != "server/discover":
                 yield item
             elif isinstance(item.message, types.JSONRPCRequest):
                 # The SDK would begin the newer era, and refuse `initialize` in it.
-                await send(_refuse(item.message))
+                asked = item.message.id
+                refusal = types.JSONRPCError(jsonrpc="2.0", id=asked, error=error)
+                await send(SessionMessage(refusal))
         on_end()
         # The SDK would wait for calls in flight before it stops the servers.
         tasks.cancel_scope.cancel()
@@ -2078,25 +2070,19 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
         # the shutdown does not either.
         keeps_up = outgoing.statistics().current_buffer_used < _UNREAD_LIMIT
         if keeps_up or not isinstance(item.message, types.JSONRPCNotification):
-            outgoing.send_nowait(_dump(item.message) + b"\n")
+            outgoing.send_nowait(dump_message(item.message) + b"\n")
 
     async def write() -> None:
         await _write_stdout(unsent)
         on_end()
         tasks.cancel_scope.cancel()
 
-    watch = functools.partial(_watch_stdin, stdin, loop, on_end)
-    threading.Thread(target=watch, daemon=True).start()
+    watched = stdin, asyncio.get_running_loop(), on_end
+    threading.Thread(target=_watch_stdin, args=watched, daemon=True).start()
     async with anyio.create_task_group() as tasks, outgoing:
         tasks.start_soon(write)
         streams = Streams(messages(), send)
         await server.run(streams, streams, server.create_initialization_options())
-
-
-def _refuse(request: types.JSONRPCRequest) -> SessionMessage:
-    error = types.ErrorData(code=types.METHOD_NOT_FOUND, message="Method not found")
-    answer = types.JSONRPCError(jsonrpc="2.0", id=request.id, error=error)
-    return SessionMessage(answer)
 
 
 async def _poll_stdin(size: int) -> bytes:
@@ -2132,8 +2118,8 @@ async def _write_stdout(lines: AsyncIterator[bytes]) -> None:
 
     Lines are written after the end of stdin, too, until `EXIT_TIMEOUT` has passed.
     """
-    # For Windows, which cannot tell whether there is room. As with stdin, the loop's own
-    # threads may all be waiting for a name server.
+    # For Windows, which cannot tell whether there is room. The event loop has threads
+    # as well, but all of them may be waiting for a name server.
     thread = ThreadPoolExecutor(1)
     submit = asyncio.get_running_loop().run_in_executor
     with anyio.CancelScope(shield=True), suppress(OSError):
@@ -2151,7 +2137,7 @@ async def _write_stdout(lines: AsyncIterator[bytes]) -> None:
 async def serve_http(host: str, port: int) -> None:
     """Serve the built-in toolbox over HTTP."""
     log.info("Toolbox at http://%s:%s/mcp", host, port)
-    if not _LOOPBACK.fullmatch(host):
+    if not LOOPBACK.fullmatch(host):
         log.warning("No authentication: bind to %s in a trusted environment only", host)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     config = uvicorn.Config(toolbox_app(host), host, port, log_config=None)
@@ -2255,9 +2241,9 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     return int(result.is_error)
 
 
-# How the process ends: stdin is closed, or a signal arrives. That starts a countdown in a
-# thread, and stops the work, which stops all servers. Then the process exits. If that
-# takes longer than `EXIT_TIMEOUT`, the thread kills the servers and ends the process.
+# How the process ends: stdin is closed, or a signal arrives. A thread starts to count
+# down, and the work is cancelled, which stops all servers. Then the process exits. If
+# that takes longer than `EXIT_TIMEOUT`, the thread kills the servers and exits.
 #
 # Putting None into this queue starts the countdown. A signal handler may interrupt
 # another `put`: `SimpleQueue` allows that, while the lock of a `threading.Event` or a
@@ -2277,8 +2263,8 @@ async def run_until_end(
     such as one that reads stdin or looks up a name.
     """
     loop = asyncio.get_running_loop()
-    force = functools.partial(_end_by_force, status, end_requests)
-    threading.Thread(target=force, daemon=True).start()
+    forced = status, end_requests
+    threading.Thread(target=_end_by_force, args=forced, daemon=True).start()
     scope = anyio.CancelScope()
 
     def stop(*_: object) -> None:
@@ -2311,8 +2297,8 @@ def _end_by_force(status: int, end_requests: EndRequests) -> None:
     ServerProcess.may_start = False
     sleep(EXIT_TIMEOUT)
     if sys.platform != "win32":
-        # A process may run without a `ServerProcess`, because asyncio needs several turns
-        # of the event loop to connect the pipes. Its `Popen` object is there at once.
+        # A process may run without a `ServerProcess`, because asyncio needs several
+        # turns of the event loop to connect the pipes. Its `Popen` is there at once.
         for process in gc.get_objects():
             if type(process) is subprocess.Popen:
                 with suppress(OSError):
