@@ -103,7 +103,8 @@ ANSWER_LIMIT = 20_000  # characters of an answer of `open_toolbox`
 TEXT_LIMIT = 1_000  # characters of one description, where an answer is too long
 MAX_PAGES = 250  # of one `tools/list`; a server with more pages is looping
 
-# A name that begins with an underscore is used in its own section only.
+# In this file, a name that begins with an underscore is used in its own section only.
+
 log = logging.getLogger("workbench")
 JSON = dict[str, Any]  # a JSON object, such as the wire form of a result
 OnProgress = ProgressFnT | None
@@ -1118,8 +1119,9 @@ _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
     """Both directions of a connection, in the form that the SDK's sessions want.
 
-    The SDK closes its streams; `aclose` does nothing, because the transport closes what
-    is behind these.
+    A session reads with `async for`, so the StopAsyncIteration at the end of the
+    messages ends its loop. The SDK closes its streams; `aclose` does nothing, because
+    the transport closes what is behind these.
     """
 
     messages: AsyncIterator[SessionMessage]
