@@ -80,8 +80,9 @@ def is_modern(request: dict[str, Any]) -> bool:
 
 
 def answer(request: dict[str, Any], result: dict[str, Any]) -> None:
-    kind = {"resultType": "complete"} if is_modern(request) else {}
-    send({"id": request["id"], "result": kind | result})
+    if is_modern(request):
+        result = {"resultType": "complete"} | result
+    send({"id": request["id"], "result": result})
 
 
 class Downstream:
@@ -99,8 +100,7 @@ class Downstream:
         self.eras = eras
         self.notes = notes
         self.about = {**self.about, **more.get("about", {})}
-        self.tools = [tool(name) for name in TOOLS]
-        self.tools = more.get("tools", self.tools)
+        self.tools = more.get("tools") or [tool(name) for name in TOOLS]
         self.on: dict[str, str] = more.get("on", {})
         self.known: dict[str, Any] = {"pid": os.getpid(), "calls": 0, "listings": 0}
         self.known |= {"started": [], "cancelled": []}
@@ -158,8 +158,6 @@ class Downstream:
         if self.becoming.get("meanwhile"):
             self.becoming["tools"] = self.becoming["meanwhile"].pop(0)
             send({"method": "notifications/tools/list_changed"})
-        if "fault" in self.becoming:
-            return exec(self.becoming["fault"])  # noqa: S102
         answer(request, {**self.hints, "tools": tools})
 
     def notifications_cancelled(self, notification: dict[str, Any]) -> None:
@@ -171,7 +169,7 @@ class Downstream:
         name = request["params"]["name"]
         self.note(name)
         self.known["calls"] += 1
-        call = getattr(self, name) if name in TOOLS else self.echo
+        call = getattr(self, name, self.echo)
         call(request, request["params"].get("arguments") or {})
 
     def echo(self, request: dict[str, Any], given: dict[str, Any]) -> None:
@@ -219,10 +217,10 @@ class Downstream:
     def become(self, request: dict[str, Any], given: dict[str, Any]) -> None:
         """Get other `tools` beside its own, announced so many `times`.
 
-        During each of the next listings it gets those of `meanwhile`; a `fault` is
-        Python code that is run instead of any listing.
+        During each of the next listings it gets those of `meanwhile`.
         """
         self.becoming = {"tools": [], **given}
+        self.on |= given.get("on", {})
         for _ in range(given.get("times", 1)):
             send({"method": "notifications/tools/list_changed"})
         answer(request, json_result(None))
@@ -512,10 +510,8 @@ def test_what_is_ignored_is_warned_about_unless_it_is_meant_to_be(log: Logs) -> 
     data["toolboxes"]["_comment"] = 7
     data.update(_comment="${", mcpServers={"x": server}, toolMode="proxy")
     config = workbench.parse_config(data)
-    assert config.toolboxes == {
-        "box": workbench.ToolboxConfig("A box", {"s": workbench.ServerConfig("x")}),
-    }
-    assert len(log.messages) == 3
+    box = workbench.ToolboxConfig("A box", {"s": workbench.ServerConfig("x")})
+    assert config.toolboxes == {"box": box} and len(log.messages) == 3
     not_served = "(?!toolboxes).*mcpServers"
     for told in (".*box: .*'oops'", r".*\.s: .*'autoApprove', 'timeout'", not_served):
         assert any(re.match(told, message) for message in log.messages), told
@@ -665,7 +661,7 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
             workbench.find_config(str(path))
         assert str(error.value).startswith(str(path))
         assert re.search(told, str(error.value))
-    with pytest.raises(workbench.ConfigError, match="no-such-file"):
+    with pytest.raises(workbench.ConfigError, match="no-such-file: no such file"):
         workbench.find_config("no-such-file")
 
 
@@ -697,10 +693,7 @@ async def test_a_filtered_tool_can_be_neither_seen_nor_called() -> None:
     filters: dict[str, tuple[dict[str, Any], list[str]]] = {
         "all": ({"toolFilters": "*"}, odd_names),
         "some": ({"toolFilters": ["read_*", "l?st"]}, ["read_a", "list"]),
-        "left": (
-            {"tools": ["[!l]*"], "excludeTools": ["?ead", "read_a"]},
-            odd_names[1::3],
-        ),
+        "left": ({"tools": ["[!l]*"], "excludeTools": ["read*"]}, odd_names[1::3]),
         "sum": ({"excludeTools": ["?ea*"], "disabledTools": ["l*"]}, odd_names[4:]),
         "none": ({"toolFilters": []}, []),
     }
@@ -1209,9 +1202,8 @@ async def test_an_end_beside_a_child_is_seen(notes: Path, monkeypatch: Monkey) -
 
 
 async def test_a_server_starts_again_when_nothing_is_left_of_it(notes: Path) -> None:
-    linger = (
-        "os.close(1); sys.stdin.read(); time.sleep(0.7); self.note('gone'); os._exit(0)"
-    )
+    linger = "os.close(1); sys.stdin.read(); time.sleep(0.7)\n"
+    linger += "self.note('gone'); os._exit(0)"
     async with connected(a=local(notes=notes, on={"tools_call": linger})) as client:
         assert "closed its stdout" in await error_of(client, "a", "echo")
         await open_box(client)
@@ -1287,12 +1279,12 @@ async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) 
         assert await changed(client) == [tool("x")]
         for fault in faults:
             log.clear()
-            await become(client, tool("y"), fault=fault)
+            await become(client, tool("y"), on={"tools_list": fault})
             assert await changed(client) == [tool("x")], fault
             assert "WARNING" in log.text, fault  # so it was tried, and did fail
         monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0.1)
         with anyio.fail_after(5):
-            await become(client, fault="pass")
+            await become(client, on={"tools_list": "pass"})
             assert await listings(client) and await changed(client) == [tool("x")]
             assert "has no tool" in await error_of(client, "a", "y")
 
@@ -1444,11 +1436,9 @@ async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> Non
     async with connected(mode, a=a) as client:
         for result in RESULTS:
             assert await raw_call(client, "a", "result", result) == result
-        half = '{"result": {"resultType": "complete", "content": [{"type": "text", '
-        half += (
-            '"text": "\\ud83d."}]}, "id": ID, "jsonrpc": "2.0"}'  # as JavaScript cuts
-        )
-        assert text(await use(client, "a", "write", {"line": half})) == "\ufffd."
+        half = json.dumps(text_result("\ud83d.", resultType="complete"))  # a cut emoji
+        line = f'{{"result": {half}, "id": ID, "jsonrpc": "2.0"}}'
+        assert text(await use(client, "a", "write", {"line": line})) == "\ufffd."
 
 
 @ERAS
@@ -1484,13 +1474,8 @@ async def test_a_cancelled_call_is_cancelled_downstream(eras: str) -> None:
 
 
 async def test_a_servers_question_reaches_the_client_and_the_answer_goes_back() -> None:
-    message = {"role": "user", "content": PARIS}
-    sampling = {
-        "messages": [message],
-        "maxTokens": 9,
-        "tools": [tool("t")],
-        "metadata": {},
-    }
+    sampling = {"messages": [{"role": "user", "content": PARIS}], "maxTokens": 9}
+    sampling |= {"tools": [tool("t")], "metadata": {}}
     asleep = {"code": -7, "message": "Asleep", "data": {"why": 1}}
     questions: list[tuple[str, dict[str, Any], Any]] = [  # and the client's answers
         ("elicitation/create", FORM, ACCEPTED),
@@ -1590,9 +1575,7 @@ send({"id": "unknown", "error": {"code": 1, "message": "unasked"}})
 send({"id": 987654321, "result": {}})
 self.echo(request, {})
 """
-ENDLESS = (
-    "self.note('hangs')\nwhile True: os.write({}, b'a line without end\\n' * 1000)"
-)
+ENDLESS = "self.note('hangs')\nwhile True: os.write({}, b'without end\\n' * 1000)"
 NO_LINE_FEED = "for _ in range(170): os.write(2, b'\\r50 %' * 200_000)\n"
 NO_LINE_FEED += "self.echo(request, {})"
 FAULTY: dict[str, tuple[str, str, str]] = {  # a method, what is run; what a call tells
@@ -1676,14 +1659,13 @@ class Remote:
     coroutine function of the message and the stream that returns one of these. The path
     `/sse` is that of the older transport, any other one of Streamable HTTP.
 
-    A `kind` makes it refuse requests: "older", "stateless" and "stateful" those of
-    2026-07-28, "stateful" those without a session as well, "newer" those of before,
-    "forgetful" those of a `/sse` that was opened before.
+    It refuses requests of the other era, and those outside of its session, if it has
+    one. Over `/sse`, the session is in the endpoint.
     """
 
     def __init__(self) -> None:
         self.session = "1"
-        self.kind = ""
+        self.is_newer = False  # whether it speaks 2026-07-28
         self.headers: dict[str, str] = {}  # of the last request
         self.secrets: set[str | None] = set()  # values of the header Authorization
         self.calls: list[str] = []  # the keys of `answers`, and GET
@@ -1696,7 +1678,11 @@ class Remote:
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "remote", "version": "1"},
             },
-            "server/discover": response(400, "No session"),
+            "server/discover": {
+                "supportedVersions": [MODERN],
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "remote", "version": "1"},
+            },
             "tools/list": self.list_tools,
             "GET": response(405),
             "/sse": self.open_stream,
@@ -1713,47 +1699,43 @@ class Remote:
 
     async def open_stream(self, _: Any, stream: Any) -> None:
         self.stream = stream
-        self.kind = ""
-        stream.write(STREAM + event("/messages", "endpoint"))
+        stream.write(STREAM + event(f"/messages/{self.session}", "endpoint"))
         await anyio.sleep_forever()
 
-    def refusal(self, message: dict[str, Any]) -> bytes:
-        """The response of its kind to a request that it refuses; else nothing."""
+    def refusal(self, path: str, message: dict[str, Any]) -> bytes:
+        """The response to a request of another era or session; else nothing."""
         is_newer = self.headers.get("mcp-protocol-version") == MODERN
-        is_first = message.get("method") == "initialize"
-        if self.kind == "forgetful":
-            return response(404, "Session not found")
-        if self.kind == "newer" and not is_newer:
+        if is_newer != self.is_newer:
             versions = {"supported": [MODERN], "requested": OLDER}
             error = {"code": -32022, "message": "Unsupported", "data": versions}
             return response(400, {"id": message.get("id"), "error": error})
-        if self.kind in ("older", "stateless", "stateful") and is_newer:
-            return response(400, "Unsupported protocol version")
-        if self.kind == "stateful" and "mcp-session-id" not in self.headers:
-            return b"" if is_first else response(400, "Missing session ID")
+        session = self.headers.get("mcp-session-id") or path.partition("/messages/")[2]
+        if session not in ("", self.session):
+            return response(404, "Session not found")
+        if session != self.session and message.get("method") != "initialize":
+            return response(400, "Missing session ID")
         return b""
 
     async def respond(self, head: str, body: bytes, stream: Any) -> bytes:
         method, path, _ = re.split(r"[? ]", head, maxsplit=2)
         self.headers = dict(re.findall(r"(?m)^([\w-]+): (.*)\r$", head.lower()))
         self.secrets.add(self.headers.get("authorization"))
-        if self.headers.get("mcp-session-id", self.session) != self.session:
-            return response(404, "Session not found")
         message = json.loads(body or "{}")
         name = (message.get("params") or {}).get("name") or message.get("method")
         name = name or message.get("id", method)
+        refusal = self.refusal(path, message)
+        if refusal and path not in self.answers:
+            return refusal
         self.calls.append(name)
         answer = self.answers.get(path, self.answers.get(name, response(202)))
-        if path != "/sse":
-            answer = self.refusal(message) or answer
         if callable(answer):
             answer = await answer(message, stream)
         if isinstance(answer, bytes):
             return answer
-        if self.kind == "newer":
+        if self.is_newer:
             answer = {"resultType": "complete", **Downstream.hints, **answer}
         reply = {"id": message["id"], "result": answer}
-        if path != "/messages":
+        if "/messages/" not in path:
             return response(200, reply, mcp_session_id=self.session)
         self.stream.write(event(reply))
         return response(202)
@@ -1941,23 +1923,20 @@ async def test_a_call_is_sent_once_more_after_404_alone(remote: Remote) -> None:
     assert remote.calls.count("lost") == 11 and remote.calls.count("other") == 1
 
 
-DISCOVERED = {"supportedVersions": [MODERN], "capabilities": {"tools": {}}}
-DISCOVERED["serverInfo"] = {"name": "remote", "version": "1"}
-BECOMES = [("stateless", "stateful", "/mcp"), ("older", "newer", "/mcp")]
-BECOMES += [("newer", "older", "/mcp"), ("", "forgetful", "/sse")]
+# Whether it speaks 2026-07-28, and its session.
+OLD, NEW, STATEFUL = (False, ""), (True, ""), (False, "1")
+BECOMES = [(OLD, STATEFUL, "/mcp"), (OLD, NEW, "/mcp"), (NEW, OLD, "/mcp")]
+BECOMES += [(STATEFUL, (False, "2"), "/sse")]
 
 
 @pytest.mark.parametrize(("former", "later", "path"), BECOMES)
 async def test_a_server_that_became_another_fails_two_calls_at_most(
-    former: str, later: str, path: str, remote: Remote
+    former: tuple[bool, str], later: tuple[bool, str], path: str, remote: Remote
 ) -> None:
-    remote.answers["server/discover"] = DISCOVERED
-    remote.kind = former
-    remote.session = ""
+    remote.is_newer, remote.session = former
     async with connected(a=remote.at(path)) as client:
         assert text(await use(client, "a", "ok")) == "ok"
-        remote.kind = later
-        remote.session = "1" if later == "stateful" else ""
+        remote.is_newer, remote.session = later
         for _ in range(2):
             await use(client, "a", "ok")
         assert text(await use(client, "a", "ok")) == "ok"
@@ -2397,7 +2376,7 @@ async def test_check_starts_each_server_once_and_says_when_it_settles(
     assert not re.search("box/none +ok", said)  # a misspelt pattern, most likely
     failed = r"box/bad +FAILED +\d+\.\d s .*status 3.*\n +first words\n +last words\n"
     assert re.search(failed, said) and len(noted_pids(notes)) == 1
-    assert re.search(r"box/good +ok +\d+\.\d s +2 tools +[\d,]+ bytes", said)
+    assert re.search(r"box/good +ok .* 2 tools", said)
 
 
 async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> None:
