@@ -1222,7 +1222,10 @@ async def listings(client: Client) -> int:
 
 
 @ERAS
-async def test_a_change_is_there_for_the_next_call(eras: str) -> None:
+async def test_a_change_is_there_for_the_next_call(
+    eras: str, monkeypatch: Monkey
+) -> None:
+    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0)
     async with connected(a=local(eras=eras, about=ANNOUNCING)) as client:
         await open_box(client)
         await become(client, tool("added"))
@@ -1786,44 +1789,40 @@ FAILED: dict[str, tuple[bytes, str]] = {
 }
 
 
-async def test_a_remote_failure_says_why(remote: Remote, monkeypatch: Monkey) -> None:
-    """The line has the URL and no secret; servers that work are not disturbed."""
+async def test_a_remote_failure_says_why_and_costs_only_itself(
+    remote: Remote, monkeypatch: Monkey
+) -> None:
+    """A start that fails, or a call; the line has the URL and no secret."""
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", PATIENCE)
+    remote.answers["GET"] = response(404)  # so it has no such stream
     servers: dict[str, Any] = {"works": remote.at()}
     headers = {"Authorization": "open-sesame"}
-    for fault, (remote.answers[f"/{fault}"], _) in FAILED.items():
+    for fault, (answer, _) in FAILED.items():
+        remote.answers[fault] = remote.answers[f"/{fault}"] = answer
         servers[fault] = remote.at(f"/{fault}?key=sesame-key", headers=headers)
     for fault in ("401", "500", "closed"):
         servers[f"sse {fault}"] = servers[fault] | {"type": "sse"}
     servers["gone"] = servers["401"] | {"url": "http://127.0.0.1:1/mcp"}
     async with connected(**servers) as client:
-        told = (await open_box(client))["servers_failed"]
-    assert ["works", *told] == list(servers)
-    for name, why in told.items():
-        assert why.isprintable() and "sesame" not in why
-        url = servers[name]["url"].partition("?")[0]
-        assert url in why or name in ("403", "spoilt"), why
-        assert re.search(FAILED.get(name, (b"", ""))[1], why), why
-
-
-async def test_a_request_that_fails_costs_only_its_own_call(remote: Remote) -> None:
-    remote.answers["GET"] = response(404)  # so it has no such stream
-    for fault, (answer, _) in FAILED.items():
-        remote.answers[fault] = remote.answers[f"/{fault}"] = answer
-    async with connected(a=remote.at()) as client:
-        siblings = [asyncio.ensure_future(use(client, "a", "wait")) for _ in range(3)]
+        calls = [asyncio.ensure_future(use(client, "works", "wait")) for _ in range(3)]
         await until(lambda: remote.calls.count("wait") == 3)
-        for fault, (_, why) in FAILED.items():
+        failed = (await open_box(client))["servers_failed"]
+        assert ["works", *failed] == list(servers)
+        for fault in FAILED:
             with anyio.fail_after(5):
-                told = await error_of(client, "a", fault)
-            assert re.search(why, told) and told.isprintable(), fault
-            # A JSON-RPC error is the server's own, and speaks for itself.
-            assert remote.at()["url"] in told or fault in ("403", "spoilt"), fault
+                failed[f"works {fault}"] = await error_of(client, "works", fault)
             assert remote.calls.count(fault) == 1 or fault == "loop", fault
-        assert text(await use(client, "a", "ok")) == "ok"
+        assert text(await use(client, "works", "ok")) == "ok"
         remote.released.set()
-        for sibling in await asyncio.gather(*siblings):
-            assert text(sibling) == "released"
+        for call in await asyncio.gather(*calls):
+            assert text(call) == "released"
+    for name, told in failed.items():
+        *_, fault = name.split()
+        assert re.search(FAILED.get(fault, (b"", ""))[1], told), name
+        assert told.isprintable() and "sesame" not in told, name
+        url = servers.get(name, servers["works"])["url"].partition("?")[0]
+        # A JSON-RPC error is the server's own, and speaks for itself.
+        assert url in told or fault in ("403", "spoilt"), name
 
 
 async def test_streams_are_heard_while_they_are_open(remote: Remote, log: Logs) -> None:
@@ -2482,18 +2481,18 @@ def test_ctrl_c_ends_it_and_it_ends_its_servers(tmp_path: Path, notes: Path) -> 
 def test_a_client_that_knows_2026_is_served(tmp_path: Path) -> None:
     """In the older era, if it can: there every server can ask the client."""
     meta = {f"{RESERVED}protocolVersion": MODERN, CAPABILITIES: {}}
-    with Wire(tmp_path) as wire:  # which insists
-        wire.begin("server/discover", _meta=meta)
-        listing = wire.begin("tools/list", _meta=meta)
-        call = wire.begin("tools/call", name="open_toolbox", arguments=BOX, _meta=meta)
-        assert len(wire.answer(listing)["result"]["tools"]) == 2
-        assert "box__good__echo" in str(wire.answer(call)["result"]["content"])
-    with Wire(tmp_path) as wire:  # which probes and initializes at once
-        probe = wire.begin("server/discover", _meta=meta)
-        handshake = wire.begin("initialize", **HANDSHAKE)
-        assert wire.answer(probe)["error"]["code"] == -32601
-        assert wire.answer(handshake)["result"]["protocolVersion"] == OLDER
-        assert wire.use("good") == "{}"
+    with Wire(tmp_path) as insists, Wire(tmp_path) as probes:
+        insists.begin("server/discover", _meta=meta)
+        listing = insists.begin("tools/list", _meta=meta)
+        opening = {"name": "open_toolbox", "arguments": BOX, "_meta": meta}
+        call = insists.begin("tools/call", **opening)
+        assert len(insists.answer(listing)["result"]["tools"]) == 2
+        assert "box__good__echo" in str(insists.answer(call)["result"]["content"])
+        probe = probes.begin("server/discover", _meta=meta)
+        handshake = probes.begin("initialize", **HANDSHAKE)  # without an answer yet
+        assert probes.answer(probe)["error"]["code"] == -32601
+        assert probes.answer(handshake)["result"]["protocolVersion"] == OLDER
+        assert probes.use("good") == "{}"
 
 
 # === README ===========================================================================
@@ -2528,14 +2527,15 @@ def test_each_entry_of_the_readme_can_be_pasted_whole(
         assert command.endswith(" uv run /path/workbench.py /path/config.json")
 
 
-def test_the_first_commands_of_the_readme_work(tmp_path: Path) -> None:
-    printed = ""
+async def test_the_first_commands_of_the_readme_work(tmp_path: Path) -> None:
+    commands = []
     for line in fenced("sh")[0].splitlines():
         words = line.removeprefix("uv run workbench.py ").split()
         process = [sys.executable, workbench.__file__, *words]
-        ended = subprocess.run(process, cwd=tmp_path, stdout=PIPE, check=True)
-        printed += ended.stdout.decode()
-    assert re.match(IS_TIME + r"\s+demo/toolbox +ok +\d+\.\d s +2 tools ", printed)
+        commands.append(anyio.run_process(process, cwd=tmp_path))
+    time, check = [ended.stdout.decode() for ended in await asyncio.gather(*commands)]
+    assert re.match(IS_TIME, time)
+    assert re.match(r"demo/toolbox +ok +\d+\.\d s +2 tools ", check)
 
 
 def without_numbers(printed: str) -> list[str]:
