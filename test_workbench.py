@@ -432,7 +432,6 @@ async def killed(pid: int) -> None:
 
 # === Configuration ====================================================================
 
-AT = "toolboxes.box.mcpServers.s"
 # Each line of JSON is a configuration; below it are its problems, as patterns.
 BAD_CONFIGURATIONS = """
 []
@@ -632,7 +631,8 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
     assert server.headers == {"${A}": "y"}  # a key stays as it is
     assert len(log.messages) == (not is_known)
     for message in log.messages:
-        assert message.startswith(f"{AT}.args[0]: ") and given not in message
+        assert message.startswith("toolboxes.box.mcpServers.s.args[0]: ")
+        assert given not in message
 
 
 def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) -> None:
@@ -1002,9 +1002,7 @@ async def test_a_tool_that_is_asked_for_alone_comes_with_its_schema() -> None:
 
 
 @MODES
-async def test_a_server_starts_once_and_when_it_is_needed(
-    mode: str, tmp_path: Path
-) -> None:
+async def test_a_server_starts_once_when_needed(mode: str, tmp_path: Path) -> None:
     """Not for the handshake and a listing, and not for another server or toolbox."""
     notes, others = tmp_path / "a", tmp_path / "b"
     config = configuration(a=local(notes=notes), b=local(notes=others), x=MISSING)
@@ -1223,16 +1221,26 @@ async def listings(client: Client) -> int:
 
 @ERAS
 async def test_a_change_is_there_for_the_next_call(
-    eras: str, monkeypatch: Monkey
+    eras: str, log: Logs, monkeypatch: Monkey
 ) -> None:
+    """It is logged, and not told to the client."""
     monkeypatch.setattr(workbench, "LISTING_PAUSE", 0)
-    async with connected(a=local(eras=eras, about=ANNOUNCING)) as client:
+    ear = Ear()
+    a = local(eras=eras, about=ANNOUNCING)
+    async with connected(a=a, callbacks=ear.callbacks) as client:
         await open_box(client)
-        await become(client, tool("added"))
-        assert not (await use(client, "a", "added")).is_error
-        edited = tool("added", inputSchema={"type": "object", "title": "Edited"})
-        await become(client, edited)
-        assert await changed(client) == [edited]
+        await become(client, tool("a"), tool("b"), tool("c"))
+        assert not (await use(client, "a", "c")).is_error
+        edited = tool("a", inputSchema={"type": "object", "title": "A"})
+        later = [edited, tool("x"), tool("y"), tool("z")]
+        await become(client, *later)
+        assert await changed(client) == later
+    received = "Received tools/list_changed notification from server: box/a"
+    assert log.record_tuples.count(("workbench", logging.INFO, received)) == 2
+    supported = "Server supports tool change notifications: box/a"
+    assert ("workbench", logging.DEBUG, supported) in log.record_tuples
+    [_] = re.findall("INFO .*box/a.*3 added.*2 removed.*1 modified", log.text)
+    assert ear.heard == []
 
 
 async def test_a_thousand_announcements_cost_two_or_three_listings(log: Logs) -> None:
@@ -1258,6 +1266,7 @@ async def test_a_thousand_announcements_cost_two_or_three_listings(log: Logs) ->
 async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) -> None:
     """And one that is not answered holds up neither an open nor a call for long."""
     faults = ["refuse(request, 7)", "answer(request, {'tools': 1})"]
+    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0)
     async with connected(a=local(about=ANNOUNCING)) as client:
         await become(client, tool("x"))
         assert await changed(client) == [tool("x")]
@@ -1271,23 +1280,6 @@ async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) 
             await become(client, on={"tools_list": "pass"})
             assert await listings(client) and await changed(client) == [tool("x")]
             assert "has no tool" in await error_of(client, "a", "y")
-
-
-async def test_a_change_is_logged_and_not_told_to_the_client(log: Logs) -> None:
-    ear = Ear()
-    a = local(about=ANNOUNCING)
-    async with connected(a=a, callbacks=ear.callbacks) as client:
-        await become(client, tool("a"), tool("b"), tool("c"))
-        await open_box(client)
-        edited = tool("a", inputSchema={"type": "object", "title": "A"})
-        await become(client, edited, tool("x"), tool("y"), tool("z"))
-        await open_box(client)
-    received = "Received tools/list_changed notification from server: box/a"
-    assert log.record_tuples.count(("workbench", logging.INFO, received)) == 2
-    supported = "Server supports tool change notifications: box/a"
-    assert ("workbench", logging.DEBUG, supported) in log.record_tuples
-    [_] = re.findall("INFO .*box/a.*3 added.*2 removed.*1 modified", log.text)
-    assert ear.heard == []
 
 
 async def test_an_announcement_without_the_capability_warns(log: Logs) -> None:
@@ -1789,10 +1781,8 @@ FAILED: dict[str, tuple[bytes, str]] = {
 }
 
 
-async def test_a_remote_failure_says_why_and_costs_only_itself(
-    remote: Remote, monkeypatch: Monkey
-) -> None:
-    """A start that fails, or a call; the line has the URL and no secret."""
+async def test_a_remote_failure_says_why(remote: Remote, monkeypatch: Monkey) -> None:
+    """The line has the URL and no secret; other servers and calls are not disturbed."""
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", PATIENCE)
     remote.answers["GET"] = response(404)  # so it has no such stream
     servers: dict[str, Any] = {"works": remote.at()}
@@ -2126,13 +2116,6 @@ def request_bytes(method: str, params: dict[str, Any], number: int = 7) -> bytes
     return json.dumps(message, ensure_ascii=False).encode()
 
 
-def command(folder: Path, config: dict[str, Any], *options: str) -> list[str]:
-    """The command line of a workbench process that serves this configuration."""
-    path = folder / "workbench-config.json"
-    path.write_text(json.dumps(config))
-    return [sys.executable, workbench.__file__, str(path), *options]
-
-
 class Wire:
     """A workbench process, spoken to in JSON-RPC lines; one that hangs is killed.
 
@@ -2149,7 +2132,9 @@ class Wire:
             if not other.keys() & {"command", "url"}:
                 other = local(notes=self.notes, on=other)
             servers[name] = other
-        line = command(folder, configuration(**servers), *options)
+        path = folder / "workbench-config.json"
+        path.write_text(json.dumps(configuration(**servers)))
+        line = [sys.executable, workbench.__file__, str(path), *options]
         with open(folder / "stderr", "wb") as file:
             streams = {"stdin": PIPE, "stdout": PIPE, "stderr": file} | (stdio or {})
             self.process: Any = subprocess.Popen(line, cwd=folder, **streams)
@@ -2259,7 +2244,8 @@ COMMAND_LINES = {
 
 
 async def test_a_command_line_is_obeyed_or_refused(tmp_path: Path, notes: Path) -> None:
-    command(tmp_path, configuration(s=local()))
+    served = configuration(s=local())
+    (tmp_path / "workbench-config.json").write_text(json.dumps(served))
     servers = {"good": local(notes=notes), "bad": {}}
     (tmp_path / "bad.json").write_text(json.dumps({"mcpServers": servers}))
     variables = os.environ | {"PYTHONUTF8": "0", "LC_ALL": "C"}
@@ -2282,17 +2268,14 @@ async def test_a_command_line_is_obeyed_or_refused(tmp_path: Path, notes: Path) 
 
 
 def test_a_check_into_a_closed_pipe_has_no_traceback(tmp_path: Path) -> None:
-    line = command(tmp_path, configuration(s=MISSING), "--check")
-    with subprocess.Popen(line, stdout=PIPE, stderr=PIPE, text=True) as process:
-        assert process.stdout and process.stderr
-        process.stdout.close()
-        assert "Traceback" not in process.stderr.read()
+    with Wire(tmp_path, "--check") as wire:
+        wire.process.stdout.close()
+        assert wire.process.wait(20) == 0
+    assert "Traceback" not in (tmp_path / "stderr").read_text()
 
 
 @POSIX
 def test_a_person_at_a_terminal_is_told_what_it_waits_for(tmp_path: Path) -> None:
-    if sys.platform == "win32":
-        return  # as mypy understands it
     ours, terminal = os.openpty()
     with open(ours), open(terminal), Wire(tmp_path, stdio={"stdin": terminal}) as wire:
         told = (tmp_path / "stderr").read_text
@@ -2361,7 +2344,6 @@ async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> No
         ("box__s__result", json.dumps({"content": texts}), 0, "a é\nb\n", ""),
         ("box__s__result", json.dumps(text_result("no", isError=True)), 1, "", "no"),
         ("no__s__x", "{}", 1, "", "Toolbox 'no' not found. Available toolboxes: box"),
-        ("box__s__result", "{'a': 1}", 1, "", "arguments"),
     ]
     config = workbench.parse_config(configuration(s=local()))
     for name, arguments, status, stdout, why in calls:
@@ -2373,23 +2355,13 @@ async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> No
     assert json.loads(capsys.readouterr().out)["content"][0] == BLOCKS[0]
 
 
-FLOOD = "os.write(2, b'a line that nobody reads\\n' * 9_000)\n"
-FLOOD += "self.result(request, text_result('x' * 1_000_000))"
-
-
-def test_a_client_that_never_reads_stderr_stops_nothing(tmp_path: Path) -> None:
-    loud = {"tools_call": FLOOD}
-    with Wire(tmp_path, stdio={"stderr": PIPE}, loud=loud) as wire:
-        wire.initialize()
-        assert len(wire.use("loud")) == 1_000_000 and wire.use("good") == "{}"
-
-
 STUBBORN = """
 for number in {signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)}:
     signal.signal(number, lambda *_: self.note("signalled"))
 """
 LASTS = STUBBORN + "time.sleep(9999)"
 STUBBORN += f"""
+os.write(2, b'a line that nobody reads\\n' * 9_000)
 self.bear({LASTS!r})
 self.start(0)
 self.note("ended")
@@ -2400,7 +2372,7 @@ HANG = "self.hang()"
 SERVERS = {
     "initialize": {"initialize": HANG},
     "call": {"tools_call": HANG},
-    "big": {"tools_call": FLOOD},
+    "big": {"tools_call": "self.result(request, text_result('x' * 1_000_000))"},
 }
 ONCE = ["SIGTERM", "end of stdin", "closed stdout"]
 TWICE = ["SIGINT and SIGTERM", "end of stdin and SIGTERM", "closed stdout"]
@@ -2417,9 +2389,10 @@ def check_ending(folder: Path, endings: str, called: list[str], silent: Any) -> 
     """Call these servers, end the workbench, and see that nothing is left of it."""
     folder.mkdir()
     servers = SERVERS | {"silent": silent, "stubborn": {"start": STUBBORN}}
-    stdio = {"stderr": PIPE}  # which nobody reads
-    with Wire(folder, stdio=stdio, **servers) as wire:
-        wire.initialize().use("stubborn")
+    with Wire(folder, stdio={"stderr": PIPE}, **servers) as wire:
+        wire.initialize()
+        # It writes more to stderr than a pipe holds, and no client reads that.
+        assert wire.use("stubborn") == "{}"
         for server in called:
             if server == "handshake":
                 wire.begin("initialize", **HANDSHAKE)
@@ -2440,6 +2413,8 @@ def check_ending(folder: Path, endings: str, called: list[str], silent: Any) -> 
 
 
 async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> None:
+    """And a client that never reads stderr stops nothing."""
+
     async def hang_up(request: dict[str, Any], _: Any) -> None:
         note(Path(request["params"]["arguments"]["folder"], "notes"), "hangs")
         await anyio.sleep_forever()
