@@ -76,13 +76,9 @@ def refuse(request: dict[str, Any], code: int, message: str = "refused") -> None
     send({"id": request["id"], "error": {"code": code, "message": message}})
 
 
-def is_modern(request: dict[str, Any]) -> bool:
-    meta = request.get("params", {}).get("_meta") or {}
-    return f"{RESERVED}protocolVersion" in meta
-
-
 def answer(request: dict[str, Any], result: dict[str, Any]) -> None:
-    if is_modern(request):
+    meta = request.get("params", {}).get("_meta") or {}
+    if f"{RESERVED}protocolVersion" in meta:
         result = {"resultType": "complete"} | result
     send({"id": request["id"], "result": result})
 
@@ -215,10 +211,7 @@ class Downstream:
         os._exit(7)
 
     def become(self, request: dict[str, Any], given: dict[str, Any]) -> None:
-        """Get other `tools` beside its own, announced so many `times`.
-
-        During each of the next listings it gets those of `meanwhile`.
-        """
+        """Get `tools` beside its own; in each later listing, those of `meanwhile`."""
         self.becoming = {"tools": [], **given}
         self.on |= given.get("on", {})
         for _ in range(given.get("times", 1)):
@@ -757,17 +750,12 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
 MISSING = {"command": "no-such-command"}
 DEFAULT_HINTS = {"readOnlyHint": False, "destructiveHint": True}
 DEFAULT_HINTS |= {"idempotentHint": False, "openWorldHint": True}
-EVERY_FIELD = {
-    "name": "read",
-    "description": " Liest\nä ",
-    "annotations": {hint: not default for hint, default in DEFAULT_HINTS.items()},
-    "inputSchema": {"$schema": "s", "type": "object", "title": "In", "x": [None, 1.5]},
-    "outputSchema": {"type": "object"},
-    "title": "T",
-    "x-vendor": {"deep": None},
-    "source_server": "forged",
-    "_meta": {"own": None},
-}
+OTHER_HINTS = {hint: not default for hint, default in DEFAULT_HINTS.items()}
+SCHEMA = {"$schema": "s", "type": "object", "title": "In", "x": [None, 1.5]}
+EVERY_FIELD = tool("read", description=" Liest\nä ", inputSchema=SCHEMA, title="T")
+EVERY_FIELD |= {"annotations": OTHER_HINTS, "outputSchema": {"type": "object"}}
+EVERY_FIELD |= {"x-vendor": {"deep": None}, "source_server": "forged"}
+EVERY_FIELD |= {"_meta": {"own": None}}
 
 
 async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
@@ -999,7 +987,7 @@ async def test_a_server_starts_once_when_needed(mode: str, tmp_path: Path) -> No
     config["toolboxes"]["twin"] = config["toolboxes"]["box"]
     twin = {"toolbox_name": "twin", "tool_name": "twin__a__seen"}
     async with connected(mode, config=config) as client:
-        tools = await listed(client)
+        tools = await client.list_tools()
         pids = await asyncio.gather(*(pid_of(client, "a") for _ in range(20)))
         part = await open_box(client, ["a__echo", "box__a__say"])
         assert part["servers_connected"] == 1 and "servers_failed" not in part
@@ -1009,7 +997,7 @@ async def test_a_server_starts_once_when_needed(mode: str, tmp_path: Path) -> No
         # A server that had been started before that one would have noted it.
         assert not others.exists()
         await asyncio.gather(*(open_box(client) for _ in range(20)))
-        assert await listed(client) == tools
+        assert await client.list_tools() == tools
     assert noted_pids(notes) == [pids[0], other] and set(pids) == {pids[0]}
     assert len(noted_pids(others)) == 1
 
@@ -1069,14 +1057,10 @@ async def test_the_handshake_tells_who_we_are_and_our_toolboxes(mode: str) -> No
     assert capabilities == {"tools": {"listChanged": False}, "logging": {}}
 
 
-async def listed(client: Client) -> Any:
-    return dumped(await client.list_tools())["tools"]
-
-
 async def test_the_two_tools_say_what_they_are_in_210_tokens() -> None:
     box = configuration(s={"command": "x"})["toolboxes"]["box"]
     async with connected(config={"toolboxes": {"b": box, "ä a": box}}) as client:
-        opening, using = await listed(client)
+        opening, using = dumped(await client.list_tools())["tools"]
     assert [opening["name"], using["name"]] == ["open_toolbox", "use_tool"]
     harmless = {"destructiveHint": False, "idempotentHint": True}
     assert DEFAULT_HINTS | opening["annotations"] == DEFAULT_HINTS | harmless
@@ -1094,7 +1078,7 @@ async def test_without_servers_or_toolboxes_it_says_so() -> None:
         assert "box (0 servers)" in (client.instructions or "")
         assert (await open_box(client))["servers_connected"] == 0
     async with connected(config={"toolboxes": {}}) as client:
-        [opening, _] = await listed(client)
+        opening, _ = dumped(await client.list_tools())["tools"]
         told = client.instructions or ""
         result = await client.call_tool("open_toolbox", BOX)
     assert re.match("No toolboxes configured.*toolboxes", told)
@@ -1102,24 +1086,20 @@ async def test_without_servers_or_toolboxes_it_says_so() -> None:
     assert result.is_error and "'box' not found" in text(result)
 
 
-async def test_bad_arguments_are_an_error_that_names_the_field() -> None:
+async def test_a_bad_call_is_an_error_that_helps() -> None:
+    """It names the field. Any other tool is a protocol error with a hint."""
     whole = BOX | {"tool_name": "box__a__echo"}
     an_object = 'arguments: expected a JSON object such as {"a": 1}, found a '
     async with connected(a=MISSING) as client:
         for name, arguments, field in (
             ("open_toolbox", None, "toolbox_name"),
             ("open_toolbox", BOX | {"tools": ["a", 1]}, "tools"),
-            ("use_tool", {"tool_name": "box__a__echo"}, "toolbox_name"),
             ("use_tool", BOX | {"tool_name": None}, "tool_name"),
             ("use_tool", whole | {"arguments": [1]}, an_object + "list"),
             ("use_tool", whole | {"arguments": "{'a': 1}"}, an_object + "string"),
         ):
             result = await client.call_tool(name, arguments)
             assert result.is_error and f"{field}" in text(result), arguments
-
-
-async def test_any_other_tool_is_a_protocol_error_with_a_hint() -> None:
-    async with connected(a=MISSING) as client:
         for name in ("box__a__echo", "echo", "OPEN_TOOLBOX"):
             with pytest.raises(MCPError, match="use_tool") as caught:
                 await client.call_tool(name, {})
@@ -1143,8 +1123,7 @@ async def test_a_death_between_calls_goes_unnoticed(notes: Path) -> None:
 
 async def test_a_death_fails_the_calls_in_flight(notes: Path, log: Logs) -> None:
     start = "os.write(2, b'first words\\n'); self.start(0)"
-    a = local(notes=notes, on={"start": start})
-    async with connected(a=a) as client:
+    async with connected(a=local(notes=notes, on={"start": start})) as client:
         calls = [asyncio.ensure_future(error_of(client, "a", "wait")) for _ in "12"]
         await until(lambda: notes.read_text().count("wait") == 2)
         os.kill(noted_pids(notes)[0], 9)
@@ -1160,12 +1139,11 @@ async def test_an_end_beside_a_child_is_seen(notes: Path, monkeypatch: Monkey) -
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.2)
     start = "self.bear(); self.start(0)"
     async with connected(a=local(notes=notes, on={"start": start})) as client:
-        with anyio.fail_after(10):
-            told = "status 7.*first words.*last words"
-            assert re.search(told, await error_of(client, "a", "exit"))
-            assert await pid_of(client, "a") in noted_pids(notes)
-            result = await use(client, "a", "exit", {"answer": "the answer"})
-            assert text(result) == "the answer"
+        told = "status 7.*first words.*last words"
+        assert re.search(told, await error_of(client, "a", "exit"))
+        assert await pid_of(client, "a") in noted_pids(notes)
+        result = await use(client, "a", "exit", {"answer": "the answer"})
+        assert text(result) == "the answer"
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
 
 
@@ -1272,8 +1250,7 @@ async def test_an_error_is_told_or_passes_to_the_client_it_addresses() -> None:
     """Without secrets, but for its data, which are the server's own affair."""
     error = {"code": -32602, "message": "Go, sesame-open", "data": ["sesame-open"]}
     passed_on = {"error": error | {"message": "Go, ***"}}
-    a = local() | {"env": {"KEY": "sesame-open"}}
-    async with connected(a=a) as client:
+    async with connected(a=local() | {"env": {"KEY": "sesame-open"}}) as client:
         for code in (-32602, -32000):
             told = await error_of(client, "a", "error", error | {"code": code})
             assert f"{code}" in told and "Go" in told
@@ -1384,8 +1361,7 @@ RESULTS: list[dict[str, Any]] = [
 async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> None:
     strict = {"type": "object", "required": ["x"]}
     tools = [tool("result", outputSchema=strict), tool("write")]
-    a = local(eras=eras, tools=tools)
-    async with connected(mode, a=a) as client:
+    async with connected(mode, a=local(eras=eras, tools=tools)) as client:
         for result in RESULTS:
             assert await raw_call(client, "a", "result", result) == result
         half = json.dumps(text_result("\ud83d.", resultType="complete"))  # a cut emoji
@@ -1453,8 +1429,7 @@ async def test_a_servers_question_reaches_the_client_and_the_answer_goes_back() 
 async def test_a_question_as_the_result_of_a_call_is_an_error_of_it(mode: str) -> None:
     asking = {"resultType": "input_required", "inputRequests": {"who": ELICIT}}
     ear = Ear()
-    a = local(eras=MODERN)
-    async with connected(mode, callbacks=ear.callbacks, a=a) as client:
+    async with connected(mode, callbacks=ear.callbacks, a=local(eras=MODERN)) as client:
         told = await error_of(client, "a", "result", asking)
         assert re.search("asks|question|input", told) and "not valid MCP" not in told
     assert ear.heard == []
@@ -1479,8 +1454,7 @@ async def test_a_server_is_offered_what_the_client_declared() -> None:
         ("auto", "", {}),
     ]
     for mode, able, offered in offers:
-        ear = Ear(able)
-        async with connected(mode, callbacks=ear.callbacks, a=local()) as client:
+        async with connected(mode, callbacks=Ear(able).callbacks, a=local()) as client:
             await killed(await pid_of(client, "a"))
             seen = await answer_of(client, "a", "seen")
         assert seen[CAPABILITIES] == offered, (mode, able)
@@ -1920,23 +1894,20 @@ async def test_servers_of_npm_and_pypi_do_their_work(tmp_path: Path) -> None:
 
 
 async def test_the_toolbox_has_exactly_the_tools_echo_and_time() -> None:
+    """Echo returns its text, and refuses anything else."""
     async with Client(workbench.create_toolbox_server()) as client:
         echo, time = (await client.list_tools()).tools
+        for said in ("", " zwölf 🧰\n\0", "x" * 1_000_000):
+            assert text(await client.call_tool("echo", {"text": said})) == said
+        for arguments, field in (({}, "text"), ({"text": 1}, "text"), ({"x": 1}, "x")):
+            result = await client.call_tool("echo", arguments)
+            assert result.is_error and field in text(result), arguments
     assert [echo.name, echo.title] == ["echo", "Echo Tool"]
     assert [time.name, time.title] == ["time", "Time Tool"]
     assert echo.description == "A simple tool that returns the text it was given."
     assert "Returns the current server time" in str(time.description)
     assert echo.input_schema["required"] == ["text"]
     assert not time.input_schema.get("required")
-
-
-async def test_echo_returns_its_text_and_refuses_anything_else() -> None:
-    async with Client(workbench.create_toolbox_server()) as client:
-        for said in ("", " zwölf 🧰\n\0", "x" * 1_000_000):
-            assert text(await client.call_tool("echo", {"text": said})) == said
-        for arguments, field in (({}, "text"), ({"text": 1}, "text"), ({"x": 1}, "x")):
-            result = await client.call_tool("echo", arguments)
-            assert result.is_error and field in text(result), arguments
 
 
 def assert_is_now(shown: str, zone: datetime.tzinfo) -> None:
@@ -2088,7 +2059,7 @@ class Wire:
     """
 
     def __init__(
-        self, folder: Path, *options: str, stdio: Any = None, **others: Any
+        self, folder: Path, *options: str, stdio: Any = (), **others: Any
     ) -> None:
         self.notes = folder / "notes"
         self.notes.touch()
@@ -2101,7 +2072,7 @@ class Wire:
         path.write_text(json.dumps(configuration(**servers)))
         line = [sys.executable, workbench.__file__, str(path), *options]
         with open(folder / "stderr", "wb") as file:
-            streams = {"stdin": PIPE, "stdout": PIPE, "stderr": file} | (stdio or {})
+            streams = {"stdin": PIPE, "stdout": PIPE, "stderr": file, **dict(stdio)}
             self.process: Any = subprocess.Popen(line, cwd=folder, **streams)
         self.watchdog = threading.Timer(PATIENCE + 10, self.process.kill)
         self.watchdog.start()
@@ -2285,11 +2256,10 @@ async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> N
     code = "title = {'title': 't' * 9_999}\n"
     code += "more = {'description': 'ä' * 5_000, 'annotations': title} | title\n"
     code += f"answer(request, {{'tools': {tools}}})"
-    its = local(on={"tools_list": code})
-    data = {"mcpServers": {"s": its | {"toolFilters": ["x"]}}}
-    data["mcpServers"]["s"]["description"] = "A box " * 1_000
+    its = local(on={"tools_list": code}) | {"toolFilters": ["x"]}
+    its["description"] = "A box " * 1_000
     ourselves = {"command": sys.executable, "args": [workbench.__file__, "its.json"]}
-    data["mcpServers"]["ourselves"] = ourselves  # as in the file of a client
+    data = {"mcpServers": {"s": its, "ourselves": ourselves}}  # as a client's file
     assert await workbench.check(workbench.parse_config(data)) == 0
     server, *rest = capsys.readouterr().out.replace(",", "").splitlines()
     assert re.match("s +ok .* 1 tools? ", server)  # its toolbox has the same name
@@ -2331,10 +2301,9 @@ self.note("ended")
 time.sleep(9999)
 """
 WARNED = "ended" if WINDOWS else "signalled"  # as a server is before it is killed
-HANG = "self.hang()"
 SERVERS = {
-    "initialize": {"initialize": HANG},
-    "call": {"tools_call": HANG},
+    "initialize": {"initialize": "self.hang()"},
+    "call": {"tools_call": "self.hang()"},
     "big": {"tools_call": "self.result(request, text_result('x' * 1_000_000))"},
 }
 ONCE = ["SIGTERM", "end of stdin", "closed stdout"]
@@ -2376,8 +2345,6 @@ def check_ending(folder: Path, endings: str, called: list[str], silent: Any) -> 
 
 
 async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> None:
-    """And a client that never reads stderr stops nothing."""
-
     async def hang_up(request: dict[str, Any], _: Any) -> None:
         note(Path(request["params"]["arguments"]["folder"], "notes"), "hangs")
         await anyio.sleep_forever()
