@@ -281,9 +281,8 @@ class _ConfigReader:
                 log.warning("%s: left out, because it starts this workbench", path)
                 continue
             if re.search("^$|__|_$", name):
-                self.problems.append(
-                    f"{path}: a name has no '__', and no '_' at its end"
-                )
+                expected = "a name, without '__', and without '_' at its end"
+                self.problems.append(f"{path}: expected {expected}")
             unknown = {key for key in entry if not key.startswith("_")} - keys
             self.report_unknown_keys(path, sorted(unknown))
             yield name, path, entry
