@@ -498,9 +498,10 @@ def test_what_is_ignored_is_warned_about_unless_it_is_meant_to_be(log: Logs) -> 
 CLIENT_FILES = """
 === Claude Code: .claude.json
 {"numStartups": 5, "oauthAccount": "${", "mcpServers": {
-  "a": {"type": "http", "url": "${B:-https://a.b}/@c/mcp?d=e@f", "headers": {}}},
+  "a": {"type": "http", "url": "${B:-https://a.b}/@c/mcp?d=e@f", "headers": {}},
+  "b": {"command": "${UNSET}"}},
  "projects": {"/elsewhere": {"mcpServers": {"x": {"command": "${UNSET}"}}},
-  "FOLDER": {"allowedTools": [], "mcpServers": {
+  "FOLDER": {"disabledMcpServers": ["b"], "mcpServers": {
     "c": {"type": "stdio", "command": "uvx", "args": ["z"], "env": {}}}}}}
 > a: https://a.b/@c/mcp?d=e@f
 > c: uvx z
@@ -637,8 +638,8 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
             workbench.find_config(str(path))
         assert str(error.value).startswith(str(path))
         assert re.search(told, str(error.value))
-    with pytest.raises(workbench.ConfigError, match="no-such-file: no such file"):
-        workbench.find_config("no-such-file")
+    with pytest.raises(workbench.ConfigError, match="~no-such-user/file: no such file"):
+        workbench.find_config("~no-such-user/file")
 
 
 def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
@@ -740,8 +741,9 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.setenv("SHORT", "1234567")
     monkeypatch.setenv("FILE", str(tmp_path))
     args = ["literal-0", "${SHORT}", "${FILE}", "${NO:-default-0}"]
-    data = configuration(s={"command": "x", "args": args, "env": {"BLANK": " " * 8}})
-    told = f"literal-0 1234567 {tmp_path} default-0 {' ' * 8}"
+    env = {"BLANK": " " * 8, "PGUSER": "postgres"}
+    data = configuration(postgres={"command": "x", "args": args, "env": env})
+    told = f"literal-0 1234567 {tmp_path} default-0 {' ' * 8} postgres"
     assert workbench.parse_config(data).mask(told) == told
 
 

@@ -214,18 +214,22 @@ For migration guidance, see: "Upgrading" in README.md"""
 class _ConfigReader:
     """Reads a decoded configuration.
 
-    A reader collects the secrets, and all problems with their places.
+    A reader collects the secrets, the names, and all problems with their places.
     """
 
     problems: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)  # of toolboxes and servers
+    switched_off: set[str] = field(
+        default_factory=set
+    )  # servers, in a list of a client
 
     def read_file(self, content: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of a file, be it ours or another client's."""
         data = self.expect("configuration", content, dict)
         if data.get("toolMode", "proxy") != "proxy":
             self.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
-        tables = _find_tables(data)
+        tables = self.find_tables(data)
         if "toolboxes" in tables:
             for path in tables.keys() - {"toolboxes"}:
                 log.warning("%s: not served, because there are toolboxes as well", path)
@@ -234,6 +238,20 @@ class _ConfigReader:
             expected = " or ".join(_TABLE_KEYS)
             self.problems.append(f"configuration: expected {expected} in {[*data]}")
         return self.read_client_servers(tables)
+
+    def find_tables(self, data: JSON) -> JSON:
+        """The tables of toolboxes or servers in a file, by their paths."""
+        tables = {key: data[key] for key in _TABLE_KEYS if key in data}
+        # Claude Code keeps the servers of a project in its entry in ~/.claude.json, and
+        # the names of those that are switched off there. On Windows, paths are equal
+        # whatever their slashes and their case.
+        with suppress(AttributeError, LookupError, TypeError, OSError):
+            projects = {Path(path): path for path in data["projects"]}
+            path = projects[Path.cwd()]
+            project = data["projects"][path]
+            self.switched_off = set(project.get("disabledMcpServers", ()))
+            tables[f"projects.{path}.mcpServers"] = project["mcpServers"]
+        return tables
 
     def read_toolboxes(self, table: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of our own format."""
@@ -268,8 +286,9 @@ class _ConfigReader:
         """
         for name, value in self.expect(table_path, table, dict).items():
             path = f"{table_path}.{name}"
-            if name.startswith("_"):
-                continue  # a comment
+            # An entry whose name begins with `_` is a comment.
+            if name.startswith("_") or name in self.switched_off:
+                continue
             entry = self.expect(path, value, dict)
             # Clients write null for what is not there.
             entry = {key: entry[key] for key in entry if entry[key] is not None}
@@ -283,6 +302,7 @@ class _ConfigReader:
             if re.search("^$|__|_$", name):
                 expected = "a name, without '__', and without '_' at its end"
                 self.problems.append(f"{path}: expected {expected}")
+            self.names.add(name)
             unknown = {key for key in entry if not key.startswith("_")} - keys
             self.report_unknown_keys(path, sorted(unknown))
             yield name, path, entry
@@ -359,18 +379,6 @@ class _ConfigReader:
         return reference[0]
 
 
-def _find_tables(data: JSON) -> JSON:
-    """The tables of toolboxes or servers in a file, by their paths."""
-    tables = {key: data[key] for key in _TABLE_KEYS if key in data}
-    # `claude mcp add` writes into the project's entry in ~/.claude.json. On Windows,
-    # paths are equal whatever their slashes and their case.
-    with suppress(LookupError, TypeError, OSError):
-        projects = {Path(path): path for path in data["projects"]}
-        path = projects[Path.cwd()]
-        tables[f"projects.{path}.mcpServers"] = data["projects"][path]["mcpServers"]
-    return tables
-
-
 def _starts_this_file(entry: JSON) -> bool:
     """Whether an entry starts a workbench, such as a client's entry for this one."""
     args = entry.get("args")
@@ -401,11 +409,11 @@ def _find_secrets(server: ServerConfig) -> list[str]:
     return [*texts, *parts, *server.env.values()]
 
 
-def _find_forms(secrets: list[str]) -> tuple[str, ...]:
+def _find_forms(secrets: set[str]) -> tuple[str, ...]:
     """The forms in which secrets may appear, the longest first."""
     forms: set[str] = set()
     # The lines of a secret are secrets, because stderr is shown line by line.
-    for text in secrets + "\n".join(secrets).splitlines():
+    for text in secrets.union("\n".join(secrets).splitlines()):
         # A path is shown, or nobody could see which file was not found.
         if len(text.strip()) >= 8 and not os.path.exists(text):
             forms |= {text, json.dumps(text)[1:-1], repr(text)[1:-1]}
@@ -423,8 +431,9 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     # is not read, but its token must not reach other servers either.
     named = set(_VARIABLE.findall(text + json.dumps(data, default=str)))
     withheld = {name: os.environ[name] for name in os.environ.keys() & named}
-    secrets = _find_forms([*withheld.values(), *reader.secrets])
-    return WorkbenchConfig(toolboxes, withheld, secrets, source)
+    # A model needs the names of toolboxes and servers, so they are not masked.
+    secrets = {*withheld.values(), *reader.secrets} - reader.names
+    return WorkbenchConfig(toolboxes, withheld, _find_forms(secrets), source)
 
 
 def find_config(argument: str | None) -> WorkbenchConfig:
@@ -447,7 +456,7 @@ def _read_file(path: str) -> tuple[Any, str]:
     """The content of a file, decoded and as it is. Raises `ConfigError`."""
     language = "JSON"
     try:
-        text = Path(path).expanduser().read_text(encoding="utf-8-sig")
+        text = Path(os.path.expanduser(path)).read_text(encoding="utf-8-sig")
         if not text.strip():
             raise ValueError("the file is empty")
         if path.endswith(".toml"):
@@ -818,9 +827,10 @@ def shrink(answer: JSON) -> None:
     """
     tools = answer["tools"]
     whole = {**answer["instructions"]}
-    for texts in (answer["servers_failed"], answer["instructions"]):
-        # Many texts share a part of the answer, so that there is room for tools.
-        limit = min(TEXT_LIMIT, ANSWER_LIMIT // 4 // max(len(texts), 1))
+    both = answer["servers_failed"], answer["instructions"]
+    # Many texts share half of the answer, so that there is room for tools.
+    limit = min(TEXT_LIMIT, ANSWER_LIMIT // 2 // max(sum(map(len, both)), 1))
+    for texts in both:
         for name, text in texts.items():
             texts[name] = shorten(text, limit)
     for tool in tools:
