@@ -88,7 +88,7 @@ __version__ = "0.10.0"
 
 # All timeouts are in seconds. A client that ends the workbench closes its stdin, waits
 # 2 s, sends SIGTERM, waits 2 s and kills it. The servers must have ended before that,
-# so 2 * EXIT_GRACE + OUTPUT_TIMEOUT < EXIT_TIMEOUT < 4.
+# so 2 * EXIT_GRACE + 2 * OUTPUT_TIMEOUT < EXIT_TIMEOUT < 4.
 OPEN_TIMEOUT = 5.0  # until `open_toolbox` answers with the servers that are up
 ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
 CONNECT_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
@@ -97,7 +97,7 @@ HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new o
 LISTING_PAUSE = 1.0  # between two listings that a server's announcements cause
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
 EXIT_TIMEOUT = 3.2  # for the whole shutdown
-OUTPUT_TIMEOUT = 0.25  # for the rest of a process's output after its end
+OUTPUT_TIMEOUT = 0.25  # for what is left of a process after its end, such as output
 
 ANSWER_LIMIT = 20_000  # characters of an answer of `open_toolbox`
 TEXT_LIMIT = 1_000  # characters of one description, where an answer is too long
@@ -155,8 +155,8 @@ class WorkbenchConfig:
     """A checked configuration, with its `${VAR}` references expanded."""
 
     toolboxes: Mapping[str, ToolboxConfig]
-    # The environment variables that the file names. No server inherits them: a server
-    # gets such a variable only through a `${VAR}` in its own entry.
+    # The environment variables that the file names. A server gets such a variable only
+    # through a `${VAR}` in its own entry, unless every server needs it, such as PATH.
     withheld: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()  # longest first, because one may contain another
     source: str = ""  # where it came from, for messages
@@ -392,7 +392,7 @@ def _starts_this_file(entry: JSON) -> bool:
 def _typo_forms(key: str) -> set[str]:
     """The key in small letters, and each form of it with one letter removed.
 
-    Two keys that share a form differ by at most one letter, or a swap of neighbours.
+    Two keys share a form if they are equal without at most one letter of each.
     """
     small = key.lower()
     return {small} | {small[:i] + small[i + 1 :] for i in range(len(small))}
@@ -612,6 +612,7 @@ class DownstreamServer:
                 near = difflib.get_close_matches(tool, connection.tools, cutoff=0)
                 names = ", ".join(self.prefix + name for name in near)
                 raise ToolError(f"{subject} has no tool '{tool}', nearest: {names}")
+            # A call that was not delivered is sent once more.
             with suppress(NotDelivered):
                 return await connection.call({**params, "name": tool}, on_progress)
         why = connection.describe_end()
@@ -827,10 +828,10 @@ def shrink(answer: JSON) -> None:
     """
     tools = answer["tools"]
     whole = {**answer["instructions"]}
-    both = answer["servers_failed"], answer["instructions"]
+    groups = answer["servers_failed"], answer["instructions"]
     # Many texts share half of the answer, so that there is room for tools.
-    limit = min(TEXT_LIMIT, ANSWER_LIMIT // 2 // max(sum(map(len, both)), 1))
-    for texts in both:
+    limit = min(TEXT_LIMIT, ANSWER_LIMIT // 2 // max(sum(map(len, groups)), 1))
+    for texts in groups:
         for name, text in texts.items():
             texts[name] = shorten(text, limit)
     for tool in tools:
@@ -869,7 +870,7 @@ def shorten_tool(tool: JSON, kept: set[str]) -> None:
 
 
 def shorten(text: str, limit: int) -> str:
-    """A text of at most `limit` characters of JSON; of a longer one, about as much."""
+    """Cut a text whose JSON has more than `limit` characters to about that length."""
     length = json_length(text) - len('""')
     if length <= limit:
         return text
@@ -1099,11 +1100,11 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # A transport, in the next section, carries the messages:
 #
 # - A transport is an async context manager that yields `Streams`. Entering the context
-#   raises what is wrong with the server.
+#   raises `ToolError` for a process that cannot be started, or a URL that is not valid.
 # - `transmit` sends one message. For a request, `transmit` may return at once (over
 #   pipes), or when the answer has come (over HTTP). `transmit` raises `NotDelivered`
-#   for a request that the server cannot have received, and `ToolError` for a request
-#   that failed in another way. Neither ends the connection.
+#   for a request that the server cannot have received. For a request that failed in
+#   another way, `transmit` raises `ToolError`, or an `MCPError` that the server sent.
 # - `messages` are the server's, the answers to requests included.
 # - The transport calls `on_output` for each line of the server that is no message.
 #
@@ -1111,6 +1112,8 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # nothing can be sent any more, but answers to calls in flight may still come. Then the
 # messages end: no answer can come any more, and the session fails the open requests.
 # Over HTTP, where each request waits for its own answer, the messages need not end.
+# The transport is closed before `NotDelivered` is raised, so that the next start makes
+# a new connection.
 #
 # The life of a connection: `DownstreamServer.start` makes the object and starts a task
 # with `run`. `run` enters the transport and the session, agrees on an era, lists the
@@ -1274,7 +1277,10 @@ class Connection:
         log.info("%s: %s", self.name, self.describe_end())
 
     def _open_session(self, streams: Streams) -> ClientSession:
-        """A session that offers the server what the client has declared."""
+        """A session that offers the server those questions that the client takes.
+
+        The SDK always offers both forms of elicitation together.
+        """
         sampling = types.CreateMessageRequest, types.CreateMessageResultWithTools
         elicit = types.ElicitRequest, types.ElicitResult
         roots = types.ListRootsRequest, types.ListRootsResult
@@ -1430,7 +1436,7 @@ class Connection:
                 await self.session.send_notification(changed)
 
     async def call(self, params: JSON, on_progress: OnProgress) -> JSON:
-        """Send `tools/call` with these wire parameters; the wire result as it came.
+        """Send `tools/call` with these wire parameters, and return the wire result.
 
         Cancelling the caller, such as with a time limit, cancels the call downstream.
         Raises `NotDelivered`, `ToolError`, `ValidationError`, or the server's
@@ -1439,8 +1445,8 @@ class Connection:
         if self.state is not State.UP:
             raise NotDelivered(self.describe_end())
         request = types.Request[JSON, str](method="tools/call", params=params)
-        call = object()
-        self._calls.add(call)
+        in_flight = object()
+        self._calls.add(in_flight)
         try:
             # `ClientSession.call_tool` would check the result against the tool's output
             # schema, and raise after the side effect has happened.
@@ -1455,7 +1461,7 @@ class Connection:
             text = f"server '{self.name}' {self.describe_end()}; {unknown}"
             raise ToolError(text) from None
         finally:
-            self._calls.remove(call)
+            self._calls.remove(in_flight)
             self._notify()
         if result.get("resultType") == "input_required":
             how = "in a way of 2026-07-28 that the workbench does not pass on"
@@ -1485,8 +1491,8 @@ Read = Callable[[int], Awaitable[bytes]]
 def _read_message(line: bytes) -> types.JSONRPCMessage | None:
     """The JSON-RPC message in a line or a body; None for anything else.
 
-    An answer that is not valid, but has a readable id, becomes an error with that id.
-    Without that, its call would wait for ever.
+    An answer of JSON-RPC 2.0 that is not valid, but has an id, becomes an error with
+    that id. Without the error, its call would wait for ever.
     """
     adapter: TypeAdapter[types.JSONRPCMessage] = types.jsonrpc_message_adapter
     message = None
@@ -1572,7 +1578,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         self._process = cast(asyncio.SubprocessTransport, transport)
         if sys.platform == "win32":
             self._job = create_job(self._process)
-        self._stderr_read = asyncio.create_task(self._read_stderr())
+        self._output_ended = asyncio.create_task(self._read_stderr())
 
     def process_exited(self) -> None:
         super().process_exited()
@@ -1589,15 +1595,16 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
             yield message
         await self._report_end("closed its stdout, or wrote a line that is too long")
 
-    async def _report_end(self, otherwise: str) -> None:
-        # `_read_stderr` waits for the exit of the process, too.
-        await asyncio.wait([self._stderr_read], timeout=EXIT_GRACE)
+    async def _report_end(self, reason: str) -> None:
+        # The exit status is known when all output has ended.
+        await asyncio.wait([self._output_ended], timeout=EXIT_GRACE)
         status = self._process.get_returncode()
         if status is not None:
-            otherwise = f"exited with status {status}"
-        self._on_closed(otherwise)
+            reason = f"exited with status {status}"
+        self._on_closed(reason)
 
     async def _read_stderr(self) -> None:
+        """Read stderr to its end, and wait for the exit of the process."""
         async for line in _lines(self.stderr.read, MASK_LIMIT):
             self._on_output(line)
         await self._exited.wait()
@@ -1617,18 +1624,21 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         """Close stdin, and end the whole process group.
 
         The group has `EXIT_GRACE` seconds after the end of stdin, and as long again
-        after a SIGTERM. The rest of the group gets a SIGKILL.
+        after a SIGTERM. The rest of the group gets a SIGKILL. A successor must not meet
+        a process that is still dying, so that is waited for as well.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
         self.stdin.close()
-        for number in (signal.SIGTERM, 9):  # SIGKILL, a name that Windows lacks
+        # 9 is SIGKILL, a name that Windows lacks. 0 only asks.
+        graces = {signal.SIGTERM: EXIT_GRACE, 9: EXIT_GRACE, 0: OUTPUT_TIMEOUT}
+        for number, grace in graces.items():
             # First the group has time to end by itself. Then it is signalled.
-            with anyio.move_on_after(EXIT_GRACE):
+            with anyio.move_on_after(grace):
                 while self.signal_group(0):
                     await anyio.sleep(0.02)
             self.signal_group(number)
-        await asyncio.wait([self._stderr_read], timeout=OUTPUT_TIMEOUT)
+        await asyncio.wait([self._output_ended], timeout=OUTPUT_TIMEOUT)
         self._process.close()
 
     def signal_group(self, number: int) -> bool:
