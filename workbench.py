@@ -165,6 +165,10 @@ class WorkbenchConfig:
         """The text without secrets and control characters, fit to be shown."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
+            # The output of a process that was killed may end within a secret.
+            start = text.rfind(secret[:8])
+            if start >= 0 and secret.startswith(text[start:]):
+                text = text[:start] + "***"
         return CONTROLS.sub(" ", text)
 
 
