@@ -17,10 +17,11 @@ Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, else a built-in 
 
 The protocol has two eras. Up to 2025-11-25, a client begins with `initialize`, and a
 server may ask the client and log at any time. From 2026-07-28 on, a client begins with
-`server/discover`, and a server cannot ask. Most published servers know only the older
-era, so the workbench uses that era wherever it can: `server/discover` is refused, and
-clients that know both eras then fall back to `initialize`. A client that sends requests
-of the newer era all the same can list and call tools, but cannot be asked.
+`server/discover`, and a server asks only in the result of a call. Most published
+servers know only the older era, so the workbench uses that era wherever it can:
+`server/discover` is refused, and clients that know both eras then fall back to
+`initialize`. A client that sends requests of the newer era all the same can list and
+call tools, but cannot be asked.
 https://modelcontextprotocol.io/specification
 """
 
@@ -372,7 +373,7 @@ class _ConfigReader:
         value = os.environ.get(name or "", default)
         if foreign:
             # The text is not shown, because it may be a password with a `$`.
-            log.warning("%s: a $ here begins no variable: kept unchanged", path)
+            log.warning("%s: a $ is kept: only ${NAME} in capitals is replaced", path)
         elif value is not None:
             return value
         elif name:
@@ -518,7 +519,7 @@ class ToolError(Exception):
 
 
 class NotDelivered(ToolError):
-    """The server cannot have received a request.
+    """The server cannot have executed a request.
 
     Only such a call is safe to send again.
     """
@@ -828,7 +829,7 @@ def shrink(answer: JSON) -> None:
 
     Long texts are cut first. Then the longest tools are reduced to a name and a short
     description, and then to the name alone, which is never cut. The reduction stops as
-    soon as the answer fits. The note says what was cut, and how to get it.
+    soon as the answer fits. The note says how to get missing schemas and instructions.
     """
     tools = answer["tools"]
     whole = {**answer["instructions"]}
@@ -1106,16 +1107,17 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # - A transport is an async context manager that yields `Streams`. Entering the context
 #   raises `ToolError` for a process that cannot be started, or a URL that is not valid.
 # - `transmit` sends one message. For a request, `transmit` may return at once (over
-#   pipes), or when the answer has come (over HTTP). `transmit` raises `NotDelivered`
-#   for a request that the server cannot have received. For a request that failed in
-#   another way, `transmit` raises `ToolError`, or an `MCPError` that the server sent.
+#   pipes and SSE), or when the answer has come (over Streamable HTTP). `transmit`
+#   raises `NotDelivered` for a request that the server cannot have executed. For a
+#   request that failed in another way, `transmit` raises `ToolError`, or an `MCPError`
+#   that the server sent.
 # - `messages` are the server's, the answers to requests included.
 # - The transport calls `on_output` for each line of the server that is no message.
 #
 # A connection ends in two steps. First the transport calls `on_closed`, with a reason:
 # nothing can be sent any more, but answers to calls in flight may still come. Then the
 # messages end: no answer can come any more, and the session fails the open requests.
-# Over HTTP, where each request waits for its own answer, the messages need not end.
+# Over Streamable HTTP, a request waits for its own answer, so messages need not end.
 # The transport is closed before `NotDelivered` is raised, so that the next start makes
 # a new connection.
 #
@@ -1201,11 +1203,11 @@ class Connection:
         self._may_miss_changes = bool(config.url)
         self.state = State.STARTING
         self._reason = ""  # why the transport is closed
-        self._output: deque[str] = deque(maxlen=20)  # the last lines of stderr
+        self._output: deque[str] = deque(maxlen=20)  # the last lines but messages
         self._calls: set[object] = set()  # in flight
         self._changed = anyio.Event()  # replaced by `_notify`
-        # Listings of the tools are numbered. One listing answers all requests that came
-        # before it began.
+        # Requests for a listing of the tools are numbered. One listing answers all that
+        # came before it began.
         self._requested_listing = 0
         self._finished_listing = 0
 
@@ -1215,6 +1217,7 @@ class Connection:
         self._changed = anyio.Event()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
+        # No `await` between the check and the wait: a change in between would be lost.
         while not condition():
             await self._changed.wait()
 
@@ -1252,7 +1255,7 @@ class Connection:
             log.info("[%s] %s", self.name, text)
 
     def describe_end(self, separator: str = "; ") -> str:
-        """The reason why the server is not up, with the last lines of its stderr."""
+        """The reason why the server is not up, with its last lines of output."""
         reason = self._reason or "still starting, call again"
         return separator.join([reason, *self._output])
 
@@ -1450,6 +1453,7 @@ class Connection:
             raise NotDelivered(self.describe_end())
         request = types.Request[JSON, str](method="tools/call", params=params)
         in_flight = object()
+        # Nothing was awaited since the check of the state: `_stay_up` sees the call.
         self._calls.add(in_flight)
         try:
             # `ClientSession.call_tool` would check the result against the tool's output
@@ -1618,7 +1622,8 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
 
         Raises `NotDelivered` for a request after stdin was closed at the other end.
         """
-        # No `drain`: a server that does not read its stdin must delay nobody.
+        # No `drain`: a server that does not read its stdin must delay nobody. A write
+        # to a broken pipe closes `stdin`, so the check comes after it.
         self.stdin.write(dump_message(item.message) + b"\n")
         if self.stdin.is_closing() and isinstance(item.message, types.JSONRPCRequest):
             await self._report_end("closed its stdin")
@@ -1746,7 +1751,7 @@ class RemoteServer:
             yield item
 
     async def send(self, item: SessionMessage) -> None:
-        """Post a message. A request returns when its answer has come."""
+        """Post a message. Over Streamable HTTP, wait for the answer to a request."""
         headers = getattr(item.metadata, "headers", None)
         content: JSON = {"headers": headers, "content": dump_message(item.message)}
         if isinstance(item.message, types.JSONRPCRequest):
@@ -1915,7 +1920,7 @@ async def remote_transport(
     try:
         server = RemoteServer(config, shared.mask, on_closed)
     except httpx2.InvalidURL:
-        # The SDK's text has parts of the URL, which may be secret.
+        # The error's text has parts of the URL, which may be secret.
         raise ToolError("not a valid URL") from None
     async with aclosing(server), anyio.create_task_group() as tasks:
         tasks.start_soon(server.listen)
@@ -2297,7 +2302,8 @@ async def run_until_end(
         loop.call_soon_threadsafe(scope.cancel)
 
     # The handlers stay until the end, because a second signal must not stop the
-    # cleanup. A closed terminal sends SIGHUP, or SIGBREAK on Windows.
+    # cleanup. uvicorn puts its own in their place while it serves. A closed terminal
+    # sends SIGHUP, or SIGBREAK on Windows.
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), stop)
