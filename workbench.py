@@ -1470,7 +1470,9 @@ class Connection:
             raise ToolError(text) from None
         finally:
             self._calls.remove(in_flight)
-            self._notify()
+            # Only a connection that drains is waiting for its calls.
+            if self.state > State.UP:
+                self._notify()
         if result.get("resultType") == "input_required":
             how = "in a way of 2026-07-28 that the workbench does not pass on"
             raise ToolError(f"server '{self.name}' asks for input {how}")
