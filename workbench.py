@@ -225,9 +225,7 @@ class _ConfigReader:
     problems: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)  # of toolboxes and servers
-    switched_off: set[str] = field(
-        default_factory=set
-    )  # servers, in a list of a client
+    switched_off: set[str] = field(default_factory=set)  # servers, by a client's list
 
     def read_file(self, content: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of a file, be it ours or another client's."""
@@ -254,7 +252,7 @@ class _ConfigReader:
             projects = {Path(path): path for path in data["projects"]}
             path = projects[Path.cwd()]
             project = data["projects"][path]
-            self.switched_off = set(project.get("disabledMcpServers", ()))
+            self.switched_off = set(project.get("disabledMcpServers") or ())
             tables[f"projects.{path}.mcpServers"] = project["mcpServers"]
         return tables
 
@@ -1203,7 +1201,7 @@ class Connection:
         self._may_miss_changes = bool(config.url)
         self.state = State.STARTING
         self._reason = ""  # why the transport is closed
-        self._output: deque[str] = deque(maxlen=20)  # the last lines but messages
+        self._output: deque[str] = deque(maxlen=20)  # its last lines that are no messages
         self._calls: set[object] = set()  # in flight
         self._changed = anyio.Event()  # replaced by `_notify`
         # Requests for a listing of the tools are numbered. One listing answers all that
@@ -1635,8 +1633,8 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         """Close stdin, and end the whole process group.
 
         The group has `EXIT_GRACE` seconds after the end of stdin, and as long again
-        after a SIGTERM. The rest of the group gets a SIGKILL. A successor must not meet
-        a process that is still dying, so that is waited for as well.
+        after a SIGTERM. The rest of the group gets a SIGKILL, and a moment to die, because
+        a successor must not meet it.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
@@ -1795,7 +1793,7 @@ class RemoteServer:
         """
         if self.is_sse:
             self._on_closed(await self._try("GET", {}) or "closed its event stream")
-            # Without the stream, no answer can come, and no endpoint for a start.
+            # Without the stream, neither an answer nor the endpoint can come.
             self._received.put_nowait(None)
             self.has_endpoint.set()
             return
