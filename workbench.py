@@ -1201,7 +1201,7 @@ class Connection:
         self._may_miss_changes = bool(config.url)
         self.state = State.STARTING
         self._reason = ""  # why the transport is closed
-        self._output: deque[str] = deque(maxlen=20)  # its last lines that are no messages
+        self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
         self._calls: set[object] = set()  # in flight
         self._changed = anyio.Event()  # replaced by `_notify`
         # Requests for a listing of the tools are numbered. One listing answers all that
