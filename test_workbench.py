@@ -1,7 +1,4 @@
-"""Tests of the workbench, in the order of its sections.
-
-Before them stand the servers and the clients that they share.
-"""
+"""Tests of the workbench, in its order, after the servers and clients they share."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from pathlib import Path
 from typing import Any, Self, get_args
 
 # === Downstream servers ===============================================================
-#
 # `python test_workbench.py OPTIONS` runs one. The tests start hundreds, so they come
 # before imports that take longer than such a server does.
 
@@ -34,10 +30,7 @@ if sys.platform == "win32":
 
 
 def local(**options: Any) -> dict[str, Any]:
-    """The entry of a `Downstream` with these options.
-
-    It runs as a module, because Python keeps the bytecode of modules alone.
-    """
+    """The entry of a `Downstream`. Python keeps the bytecode of modules alone."""
     file = Path(__file__)
     code = f"import runpy, sys; sys.path.insert(0, {str(file.parent)!r}); "
     code += f"runpy.run_module({file.stem!r}, run_name='__main__')"
@@ -250,7 +243,6 @@ if sys.platform == "win32":
     import ctypes
 
 # === Clients ==========================================================================
-#
 # Most tests connect a client to a workbench in this process, some to a process of it.
 
 ROOT = Path(workbench.__file__).parent
@@ -268,7 +260,6 @@ ON_WINDOWS = pytest.mark.skipif(not WINDOWS, reason="only Windows has this")
 HOME = "USERPROFILE" if WINDOWS else "HOME"
 PATIENCE = 90 if WINDOWS else 30  # seconds for a test; under Wine, all takes longer
 KILLED = 9 if WINDOWS else -9  # the status of a process that was killed
-
 
 BOX: dict[str, Any] = {"toolbox_name": "box"}
 HANDSHAKE: dict[str, Any] = {"protocolVersion": OLDER, "capabilities": {}}
@@ -732,7 +723,10 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
         ({"url": "http://u:begin_of/of_it?@h:1#?/end_of_it@h/"}, "begin_of end_of_it"),
         ({"url": "http://u:pass/word@h/"}, "u:pass/word pass/word"),
         ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
-        ({"headers": {"A": 'a"quote/ä'}}, r'a"quote/ä a\"quote/\u00e4 a\"quote/ä'),
+        (
+            {"headers": {"A": 'a"quo/+ä'}},
+            r'a"quo/+ä a\"quo/+\u00e4 a\u0022quo\/\u002Bä',
+        ),
     ]
     for server, texts in secrets:
         data = configuration(s={"url": "http://h/", **server})
@@ -742,8 +736,9 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.setenv("FILE", str(tmp_path))
     args = ["literal-0", "${SHORT}", "${FILE}", "${NO:-default-0}"]
     env = {"BLANK": " " * 8, "PGUSER": "postgres"}
-    data = configuration(postgres={"command": "x", "args": args, "env": env})
-    told = f"literal-0 1234567 {tmp_path} default-0 {' ' * 8} postgres"
+    its = {"command": "x", "args": args, "env": env}
+    data = configuration(postgres=its, path={"url": "https://example.org/@owner/name"})
+    told = f"literal-0 1234567 {tmp_path} default-0 {' ' * 8} postgres example.org/@own"
     assert workbench.parse_config(data).mask(told) == told
 
 
@@ -920,7 +915,8 @@ TOO_MANY = LISTS.format("'ä' * (n * 77 % 400)", "range(200)")
 async def test_a_server_introduces_itself_once_with_parts_and_with_all() -> None:
     """Where the answer for all was cut, a part tells the whole."""
     a, b = [local(about={"instructions": f"I am {name}."}) for name in "ab"]
-    code = "self.about['instructions'] = 'ä' * 6_000; self.initialize(request)"
+    text = '"' * 3_000 + "ä" * 3_000
+    code = f"self.about['instructions'] = {text!r}; self.initialize(request)"
     listing = f"answer(request, {{'tools': {LONG_TOOLS}}})"
     long = local(on={"initialize": code, "tools_list": listing})
     async with connected(a=a, b=b) as client:
@@ -931,8 +927,8 @@ async def test_a_server_introduces_itself_once_with_parts_and_with_all() -> None
     assert told == ["a", "", "b", "", "ab", "ab"]
     async with connected(a=long) as client:
         first, *rest = [await open_box(client, part) for part in (None, "t1", "t2")]
-    assert re.fullmatch("ä{900,1000}…", first["instructions"]["a"])
-    assert [answer.get("instructions") for answer in rest] == [{"a": "ä" * 6_000}, None]
+    assert re.fullmatch('"{450,500}…', first["instructions"]["a"])
+    assert [answer.get("instructions") for answer in rest] == [{"a": text}, None]
 
 
 def size(value: Any) -> int:
@@ -971,7 +967,9 @@ async def test_a_tool_that_is_asked_for_alone_comes_with_its_schema() -> None:
     schema = {"type": "object", "properties": {"x" * 9_000: {}}}
     large = f"tool('large', description='d' * 34_000, inputSchema={schema})"
     code = f"answer(request, {{'tools': [{large}, *{LONG_TOOLS}]}})"
-    async with connected(a=local(on={"tools_list": code})) as client:
+    config = configuration(a=local(on={"tools_list": code}))
+    config["toolboxes"]["box"]["description"] = "d" * 15_000
+    async with connected(config=config) as client:
         everything = await open_box(client)
         [alone] = (await open_box(client, "large"))["tools"]
         [short] = (await open_box(client, "t1"))["tools"]
@@ -1756,6 +1754,7 @@ async def test_a_remote_failure_says_why(remote: Remote, monkeypatch: Monkey) ->
         remote.released.set()
         for call in await asyncio.gather(*calls):
             assert text(call) == "released"
+    assert failed["403"].startswith("Go away")  # which is what `initialize` was told
     for name, told in failed.items():
         *_, fault = name.split()
         assert re.search(FAILED.get(fault, (b"", ""))[1], told), name
@@ -1864,19 +1863,19 @@ async def test_an_answer_is_asked_for_again_after_its_stream(remote: Remote) -> 
     asked = []
 
     async def begin(request: dict[str, Any], _: Any) -> bytes:
-        asked.append(request["id"])
+        asked.extend([request["id"]] * 3)
         return STREAM + b"id: first\nretry: 10\ndata: \n\n"
 
     async def resume(_: Any, stream: Any) -> bytes:
         if remote.headers.get("last-event-id") != "first":
             await anyio.sleep_forever()  # that is the server's own stream
-        reply = {"id": asked[0], "result": text_result("late")}
-        return STREAM + event(reply)
+        reply = {"id": asked.pop(), "result": text_result("late")}
+        return STREAM if asked else STREAM + event(reply)
 
     remote.answers.update(polled=begin, GET=resume)
     async with connected(a=remote.at()) as client:
         assert text(await use(client, "a", "polled")) == "late"
-    assert len(asked) == 1
+    assert not asked  # so the call was sent once, and its answer asked for three times
 
 
 @POSIX

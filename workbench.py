@@ -53,14 +53,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import sleep
 from typing import Annotated, Any, ClassVar, NamedTuple, TextIO, cast, get_args
 
 # The SDK is written on anyio, whose cancel scopes and task groups serve here as well.
-# asyncio is used for what anyio lacks: processes whose pipes the event loop reads,
-# queues, and tasks that outlive their caller's block.
+# asyncio is used for what anyio lacks: processes that report their exit, and tasks and
+# timers without a block. All packages, pywin32 included, are dependencies of `mcp`.
 try:
     import tomllib
 
@@ -97,7 +97,7 @@ REPLY_TIMEOUT = 10.0  # for a connection to a remote server, and for a notificat
 HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new one
 LISTING_PAUSE = 1.0  # between two listings that a server's announcements cause
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
-EXIT_TIMEOUT = 3.2  # for the whole shutdown
+EXIT_TIMEOUT = 2.8  # for the whole shutdown
 OUTPUT_TIMEOUT = 0.25  # for what is left of a process after its end, such as output
 
 ANSWER_LIMIT = 20_000  # characters of an answer of `open_toolbox`
@@ -164,13 +164,14 @@ class WorkbenchConfig:
 
     def mask(self, text: str) -> str:
         """The text without secrets and control characters, fit to be shown."""
+        text = _unescape(text)
         for secret in self.secrets:
             text = text.replace(secret, "***")
             # The output of a process that was killed may end within a secret.
             start = text.rfind(secret[:8])
             if start >= 0 and secret.startswith(text[start:]):
                 text = text[:start] + "***"
-        return CONTROLS.sub(" ", text)
+        return _CONTROLS.sub(" ", text)
 
 
 _TABLE_KEYS = ("toolboxes", "mcpServers", "servers", "context_servers", "mcp_servers")
@@ -206,7 +207,9 @@ _STRING = r'(?P<string> " (?: [^"\\] | \\. )* " )'
 _COMMENT = re.compile(_STRING + r"| // [^\n]* | /\* .*? \*/", re.VERBOSE | re.DOTALL)
 _TRAILING_COMMA = re.compile(_STRING + r"| , (?= \s* [\]}] )", re.VERBOSE | re.DOTALL)
 # Terminal sequences, halves of surrogate pairs, and control characters except \n.
-CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
+_CONTROLS = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]"
+)
 OUR_ENTRY = "the workbench's entry in your client"
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
@@ -371,7 +374,7 @@ class _ConfigReader:
         value = os.environ.get(name or "", default)
         if foreign:
             # The text is not shown, because it may be a password with a `$`.
-            log.warning("%s: a $ is kept: variables have braces and capitals", path)
+            log.warning("%s: a $ is kept: variables are in braces and capitals", path)
         elif value is not None:
             return value
         elif name:
@@ -404,7 +407,8 @@ def _typo_forms(key: str) -> set[str]:
 def _find_secrets(server: ServerConfig) -> list[str]:
     """The parts of a server's configuration that no log and no error may show."""
     address = server.url.partition("://")[2] or server.url
-    login = address.rpartition("@")[0]
+    # A password may have any character, but `/@` begins a name in a path.
+    login = address[: max(address.replace("/@", "//").rfind("@"), 0)]
     texts = [login, login.partition(":")[2], address.partition("?")[2]]
     texts += server.headers.values()
     # A part may be shown alone, such as the token of `Bearer TOKEN`.
@@ -419,9 +423,18 @@ def _find_forms(secrets: set[str]) -> tuple[str, ...]:
     for text in secrets.union("\n".join(secrets).splitlines()):
         # A path is shown, or nobody could see which file was not found.
         if len(text.strip()) >= 8 and not os.path.exists(text):
-            forms |= {text, json.dumps(text)[1:-1], repr(text)[1:-1]}
-            forms.add(json.dumps(text, ensure_ascii=False)[1:-1])
+            encoded = json.dumps(text), json.dumps(text, ensure_ascii=False), repr(text)
+            forms.update(_unescape(form[1:-1]) for form in (f"'{text}'", *encoded))
     return tuple(sorted(forms, key=len, reverse=True))
+
+
+def _unescape(text: str) -> str:
+    """The text without those escapes that a JSON encoder need not write.
+
+    Encoders differ in them: some write `\\u002B` for a plus sign, or `\\/` for a slash.
+    """
+    text = re.sub(r"\\u00([2-7][\da-fA-F])", lambda match: chr(int(match[1], 16)), text)
+    return text.replace(r"\/", "/")
 
 
 def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchConfig:
@@ -504,22 +517,22 @@ def matching_patterns(patterns: list[str], *names: str) -> set[str]:
 
 
 # === Workbench ========================================================================
-# The open toolboxes and their servers. The meta-tools call this section, which knows
-# nothing of the MCP server in front of it. A server is used through a `Connection`, one
-# for each start, whose `State` goes from STARTING to UP, DRAINING and ENDED.
+# The open toolboxes and their servers. The meta-tools, in the next section, call this
+# one. A server is used through a `Connection`, one for each start, whose `State` goes
+# from STARTING to UP, DRAINING and ENDED.
 
 
 class ToolError(Exception):
-    """An error that a model can act on, in one sentence.
+    """An error whose text tells a model what to do.
 
     `tool_server` turns the error into a result with `isError`.
     """
 
 
 class NotDelivered(ToolError):
-    """The server cannot have executed a request.
+    """A request that the server has certainly not executed.
 
-    Only such a call is safe to send again.
+    Only such a request is safe to send again.
     """
 
 
@@ -610,15 +623,14 @@ class DownstreamServer:
                 with anyio.move_on_after(ANSWER_TIMEOUT):
                     connection = await self.connect()
             if connection.state is not State.UP:
-                raise ToolError(f"{subject} is not up: {connection.describe_end()}")
+                raise ToolError(f"{subject} is not up: {connection.why_not_up()}")
             if tool not in connection.tools:
                 near = difflib.get_close_matches(tool, connection.tools, cutoff=0)
                 names = ", ".join(self.prefix + name for name in near)
                 raise ToolError(f"{subject} has no tool '{tool}', nearest: {names}")
-            # A call that was not delivered is sent once more.
             with suppress(NotDelivered):
                 return await connection.call({**params, "name": tool}, on_progress)
-        why = connection.describe_end()
+        why = connection.why_not_up()
         raise ToolError(f"{subject} has not received the call: {why}")
 
 
@@ -679,14 +691,14 @@ class Workbench:
             waiting.cancel_scope.deadline = began + ANSWER_TIMEOUT
             for server in servers:
                 waiting.start_soon(wait_for, server)
-        answer = self.describe(toolbox, servers, patterns)
+        answer = self.compose(toolbox, servers, patterns)
         failed = answer.get("servers_failed", {})
         if 0 < len(failed) == len(servers):
             reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
             raise ToolError(f"Toolbox '{toolbox}' could not be opened. {reasons}")
         return answer
 
-    def describe(self, toolbox: str, servers: Servers, patterns: list[str]) -> JSON:
+    def compose(self, toolbox: str, servers: Servers, patterns: list[str]) -> JSON:
         """The answer of `open_toolbox`: the state of these servers, and their tools.
 
         An answer for the whole toolbox always has the servers' own instructions. An
@@ -701,7 +713,7 @@ class Workbench:
             elif connection.state is State.UP:
                 up.append(server)
             else:
-                failed[server.server_name] = connection.describe_end()
+                failed[server.server_name] = connection.why_not_up()
         tools = [
             describe_tool(server, tool)
             for server in up
@@ -720,7 +732,7 @@ class Workbench:
             "servers_connected": len(up),
             "servers_failed": failed,
             "servers_connecting": [server.server_name for server in starting],
-            "note": describe_part(up, starting, patterns, tools),
+            "note": compose_note(up, starting, patterns, tools),
             "instructions": {**texts},
             "tools": tools,
         }
@@ -775,7 +787,7 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
         task_group.cancel_scope.cancel()
 
 
-def describe_part(
+def compose_note(
     up: Servers, starting: Servers, patterns: list[str], tools: list[JSON]
 ) -> str:
     """The note of an answer: what is missing from it, and how to get it.
@@ -787,7 +799,8 @@ def describe_part(
         total = sum(len(server.tools) for server in up)
         names = ", ".join(server.server_name for server in up) or "no server"
         notes.append(f"{len(tools)} of {total} tools of {names} match.")
-        # A server that is still starting may have a tool for any pattern of its names.
+        # The tools of a server that is starting are not known yet. A pattern that fits
+        # the names of its toolbox and itself is not reported.
         found = [[server.toolbox_name, server.server_name] for server in starting]
         found += [tool["name"].split("__", 2) for tool in tools]
         unmatched = set(patterns)
@@ -830,6 +843,7 @@ def shrink(answer: JSON) -> None:
     soon as the answer fits. The note says how to get missing schemas and instructions.
     """
     tools = answer["tools"]
+    answer["description"] = shorten(answer["description"], TEXT_LIMIT)
     whole = {**answer["instructions"]}
     groups = answer["servers_failed"], answer["instructions"]
     # Many texts share half of the answer, so that there is room for tools.
@@ -874,10 +888,11 @@ def shorten_tool(tool: JSON, kept: set[str]) -> None:
 
 def shorten(text: str, limit: int) -> str:
     """Cut a text whose JSON has more than `limit` characters to about that length."""
-    length = json_length(text) - len('""')
-    if length <= limit:
-        return text
-    return CONTROLS.sub(" ", text[: len(text) * limit // length]) + "…"
+    whole = text
+    # Characters that JSON escapes may be anywhere, so one cut may not be enough.
+    while (length := json_length(text) - len('""')) > limit:
+        text = text[: len(text) * limit // length]
+    return whole if text == whole else f"{text}…"
 
 
 def compact(value: Any) -> str:
@@ -941,7 +956,8 @@ def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
             raise MCPError(types.INVALID_PARAMS, text)
         given = ArgsKwargs((context,), params.arguments)
         try:
-            # The adapter checks the arguments, and calls the function: a coroutine.
+            # The adapter checks the arguments and calls the async function. The
+            # coroutine that it returns is awaited here.
             result = await adapters[params.name].validate_python(given)
         except ValidationError as error:
             # The arguments are not valid. An invalid answer of a server does not come
@@ -951,7 +967,7 @@ def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
             result = text_result(mask(str(error)), is_error=True)
         except MCPError as error:
             raise MCPError(error.code, mask(error.message), error.data) from None
-        # A 2026-07-28 client needs the type; for others the SDK takes it out.
+        # A 2026-07-28 client needs `resultType`; for others, the SDK takes it out.
         return {"resultType": "complete", **result}
 
     return Server(name, version=__version__, on_list_tools=list_all, on_call_tool=call)
@@ -1112,17 +1128,18 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # - `messages` are the server's, the answers to requests included.
 # - The transport calls `on_output` for each line of the server that is no message.
 #
-# A connection ends in two steps. First the transport calls `on_closed`, with a reason:
-# nothing can be sent any more, but answers to calls in flight may still come. Then the
-# messages end: no answer can come any more, and the session fails the open requests.
+# A connection ends in two steps. First the transport calls `on_closed`, which is
+# `Connection.mark_closed`, with a reason: nothing can be sent any more, but answers to
+# calls in flight may still come. Then the messages end: no answer can come any more,
+# and the session fails the open requests.
 # Over Streamable HTTP, a request waits for its own answer, so messages need not end.
 # The transport is closed before `NotDelivered` is raised, so that the next start makes
 # a new connection.
 #
 # The life of a connection: `DownstreamServer.start` makes the object and starts a task
 # with `run`. `run` enters the transport and the session, agrees on an era, lists the
-# tools and is up. When the transport is closed, `run` waits for the calls in flight,
-# and leaves session and transport. No call is sent to a connection that is not up.
+# tools and is up. Once the connection is marked as closed, `run` waits for the calls in
+# flight, and leaves session and transport. Calls are sent in the state UP only.
 
 Mask = Callable[[str], str]
 OnOutput = Callable[[bytes], None]
@@ -1135,9 +1152,9 @@ _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
     """Both directions of a connection, in the form that the SDK's sessions want.
 
-    A session reads with `async for`, so the StopAsyncIteration at the end of the
-    messages ends its loop. The SDK closes its streams; `aclose` does nothing, because
-    the transport closes what is behind these.
+    A session reads with `async for`. anyio ends such a loop at an `EndOfStream`, and
+    Python at the StopAsyncIteration that the end of `messages` raises. The SDK closes
+    its streams; `aclose` does nothing, because the transport closes what is behind.
     """
 
     messages: AsyncIterator[SessionMessage]
@@ -1196,8 +1213,8 @@ class Connection:
         self.offered = declared or types.ClientCapabilities()
         self.session: ClientSession  # as soon as the transport is there
         self.tools: dict[str, types.Tool] = {}  # by name, those that the filters allow
-        # A remote server's stream of announcements can break. Its tools are listed
-        # again whenever they are needed.
+        # An announcement of a remote server is lost while its event stream is broken.
+        # The server's tools are therefore listed again before each use of the list.
         self._may_miss_changes = bool(config.url)
         self.state = State.STARTING
         self._reason = ""  # why the transport is closed
@@ -1231,7 +1248,7 @@ class Connection:
         """
         await self._until(lambda: self.state >= state)
 
-    def stop_sending(self, reason: str) -> None:
+    def mark_closed(self, reason: str) -> None:
         """Send nothing from now on, and record why.
 
         The transport calls this method, and `run` for a start that has failed. The
@@ -1252,7 +1269,7 @@ class Connection:
             self._output.append(text[:300])
             log.info("[%s] %s", self.name, text)
 
-    def describe_end(self, separator: str = "; ") -> str:
+    def why_not_up(self, separator: str = "; ") -> str:
         """The reason why the server is not up, with its last lines of output."""
         reason = self._reason or "still starting, call again"
         return separator.join([reason, *self._output])
@@ -1260,13 +1277,14 @@ class Connection:
     async def run(self) -> None:
         """Start the server, keep the connection, and leave nothing of it behind.
 
-        The method never raises: `describe_end` has the reason of a failure.
+        The method never raises: `why_not_up` has the reason of a failure.
         """
         open_transport = remote_transport if self.config.url else process_transport
         try:
             with anyio.move_on_after(CONNECT_TIMEOUT) as starting:
-                callbacks = self.log_line, self.stop_sending
-                transport = open_transport(self.config, self.shared, *callbacks)
+                transport = open_transport(
+                    self.config, self.shared, self.log_line, self.mark_closed
+                )
                 async with transport as streams, self._open_session(streams):
                     await self._negotiate()
                     await self._list_tools()
@@ -1274,12 +1292,12 @@ class Connection:
                     starting.deadline = math.inf
                     await self._stay_up()
             if starting.cancelled_caught:
-                self.stop_sending(f"gave no answer within {CONNECT_TIMEOUT:g} seconds")
+                self.mark_closed(f"gave no answer within {CONNECT_TIMEOUT:g} seconds")
         except Exception as error:  # noqa: BLE001
             # An exception that left this task would end all other connections.
-            self.stop_sending(explain(error))
+            self.mark_closed(explain(error))
         self._enter(State.ENDED)
-        log.info("%s: %s", self.name, self.describe_end())
+        log.info("%s: %s", self.name, self.why_not_up())
 
     def _open_session(self, streams: Streams) -> ClientSession:
         """A session that offers the server those questions that the client takes.
@@ -1306,6 +1324,7 @@ class Connection:
         """A callback that asks the client a server's question, if that was offered."""
 
         async def forward(_: object, params: Any = None) -> Any:
+            # Nothing is offered until there is a client, which is never unset.
             client = cast(ServerSession, self.shared.client)
             return await client.send_request(request(params=params), result)
 
@@ -1319,9 +1338,12 @@ class Connection:
         try:
             await self.session.initialize()
         except Exception:
+            reason = self._reason
             with suppress(Exception), anyio.move_on_after(REPLY_TIMEOUT):
                 await self.session.discover()
             if self.session.discover_result is None:
+                # The failure of `initialize` tells more than that of `discover`.
+                self._reason = reason
                 raise
             # A server of 2026-07-28 announces nothing unless it is listened to.
             self._may_miss_changes = True
@@ -1350,6 +1372,7 @@ class Connection:
             text = "Received tools notification from server without listChanged"
             log.warning("%s capability: %s", text, self.name)
         if self._finished_listing < self._requested_listing:
+            # One more listing follows, because this one may be older than the change.
             text = "Skipping duplicate discovery - already in progress"
             log.debug("%s for: %s", text, self.name)
         self._request_listing()
@@ -1399,7 +1422,9 @@ class Connection:
         """
         tools: dict[str, types.Tool] = {}
         cursor: str | None = None
-        seen: set[str | None] = {""}  # An empty cursor is the end, too.
+        # A cursor that is missing ends the loop, because it was seen before the first
+        # page. So does a cursor that is empty or repeated.
+        seen: set[str | None] = {""}
         while cursor not in seen and len(seen) <= MAX_PAGES:
             seen.add(cursor)
             params = types.PaginatedRequestParams(cursor=cursor)
@@ -1409,6 +1434,9 @@ class Connection:
                 if error.code != types.METHOD_NOT_FOUND:
                     raise
                 break  # the server has no tools
+            # A schema that is nested too deeply for JSON must fail this server here, and not
+            # the answer for its toolbox, which nests it a little deeper than the page does.
+            compact([[[[page]]]])
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
             cursor = page.next_cursor
         added = len(tools.keys() - self.tools.keys())
@@ -1448,7 +1476,7 @@ class Connection:
         `MCPError`.
         """
         if self.state is not State.UP:
-            raise NotDelivered(self.describe_end())
+            raise NotDelivered(self.why_not_up())
         request = types.Request[JSON, str](method="tools/call", params=params)
         in_flight = object()
         # Nothing was awaited since the check of the state: `_stay_up` sees the call.
@@ -1464,7 +1492,7 @@ class Connection:
             if error.code != types.CONNECTION_CLOSED or self.state is State.UP:
                 raise
             unknown = "the call may have taken effect and was not repeated"
-            text = f"server '{self.name}' {self.describe_end()}; {unknown}"
+            text = f"server '{self.name}' {self.why_not_up()}; {unknown}"
             raise ToolError(text) from None
         finally:
             self._calls.remove(in_flight)
@@ -1474,7 +1502,8 @@ class Connection:
         if result.get("resultType") == "input_required":
             how = "in a way of 2026-07-28 that the workbench does not pass on"
             raise ToolError(f"server '{self.name}' asks for input {how}")
-        # The check raises what is wrong, and does not change the result.
+        # The SDK accepts any answer of a 2026-07-28 server that has a `resultType`. The
+        # check raises what is wrong, and does not change the result.
         types.CallToolResult.model_validate(result, by_name=False)
         return result
 
@@ -1483,10 +1512,11 @@ class Connection:
 # A connection's messages travel over the pipes of a process, or over HTTP to a remote
 # server. The last part of this section is for Windows alone.
 
-# Bytes of output that are read before anybody wants them: more than a pipe holds. So
-# all output has been read when the pipes are closed, `OUTPUT_TIMEOUT` after the exit.
+# The size in bytes of the buffer for output that nobody has taken yet. The buffer is
+# larger than a pipe. So all output is in the buffer when the pipes are closed,
+# `OUTPUT_TIMEOUT` after the exit.
 _READ_AHEAD = 8 << 20
-_LINE_LIMIT = 32 << 20  # bytes of one message: parsing it blocks the event loop
+_LINE_LIMIT = 12 << 20  # bytes of one message: parsing it blocks all threads
 _RESUME_PAUSE = 1000  # milliseconds, where a server names no other `retry`
 _MAX_FAILURES = 2  # requests that fail one after another, until a new connection is due
 SESSION_ID = "mcp-session-id"
@@ -1586,7 +1616,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         self._process = cast(asyncio.SubprocessTransport, transport)
         if sys.platform == "win32":
             self._job = create_job(self._process)
-        self._output_ended = asyncio.create_task(self._read_stderr())
+        self._finished = asyncio.create_task(self._read_stderr())
 
     def process_exited(self) -> None:
         super().process_exited()
@@ -1604,8 +1634,8 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         await self._report_end("closed its stdout, or wrote a line that is too long")
 
     async def _report_end(self, reason: str) -> None:
-        # The exit status is known when all output has ended.
-        await asyncio.wait([self._output_ended], timeout=EXIT_GRACE)
+        # A server that closes a pipe usually exits: wait for its exit status.
+        await asyncio.wait([self._finished], timeout=EXIT_GRACE)
         status = self._process.get_returncode()
         if status is not None:
             reason = f"exited with status {status}"
@@ -1633,8 +1663,8 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         """Close stdin, and end the whole process group.
 
         The group has `EXIT_GRACE` seconds after the end of stdin, and as long again
-        after a SIGTERM. The rest of the group gets a SIGKILL, and a moment to die, because
-        a successor must not meet it.
+        after a SIGTERM. The rest of the group gets a SIGKILL, and a moment to die,
+        because a successor must not meet it.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
@@ -1647,7 +1677,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
                 while self.signal_group(0):
                     await anyio.sleep(0.02)
             self.signal_group(number)
-        await asyncio.wait([self._output_ended], timeout=OUTPUT_TIMEOUT)
+        await asyncio.wait([self._finished], timeout=OUTPUT_TIMEOUT)
         self._process.close()
 
     def signal_group(self, number: int) -> bool:
@@ -1774,11 +1804,12 @@ class RemoteServer:
         session, or not speak the same protocol version.
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
         """
-        method = "POST"
+        method, last_id = "POST", ""
         try:
-            while event := await self._exchange(method, content, request_id):
+            while event := await self._exchange(method, content, request_id, last_id):
                 await anyio.sleep((event.retry or _RESUME_PAUSE) / 1000)
-                method, content = "GET", {"headers": {"last-event-id": event.id}}
+                method, last_id = "GET", event.id
+                content = {"headers": {"last-event-id": last_id}}
             self._failures = 0
         except (ToolError, MCPError) as error:
             self._failures += 1
@@ -1827,30 +1858,30 @@ class RemoteServer:
         return ""
 
     async def _exchange(
-        self, method: str, content: JSON, request_id: str = ""
+        self, method: str, content: JSON, request_id: str = "", last_id: str = ""
     ) -> httpx2.ServerSentEvent | None:
         """Make an HTTP request, and hand on the messages of the response.
 
         `request_id` is empty where no answer is due in the response. If an answer is
         due and the stream has ended without it, the method returns the last event, with
         an id from which the stream can be resumed. Otherwise, the method returns None.
+        `last_id` is the id from which this request resumes a stream.
 
         Raises `ToolError`, `NotDelivered`, or the `MCPError` in a response with an HTTP
         error.
         """
-        last = httpx2.ServerSentEvent()
+        last = httpx2.ServerSentEvent(id=last_id)
         try:
             async with self._http.stream(method, self._endpoint, **content) as response:
                 if response.headers.get(SESSION_ID):
                     self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
-                async for last in _events(response):
-                    if response.is_success and self._receive(last, request_id):
-                        return None
+                # A stream that was cut is resumed like one that has ended.
+                with suppress(httpx2.TransportError):
+                    async for last in _events(response, last_id):
+                        if response.is_success and self._receive(last, request_id):
+                            return None
         except Exception as error:  # noqa: BLE001
-            # A stream that was cut is resumed like one that has ended.
-            if not last.id:
-                raise ToolError(f"{self._address}: {explain(error)}") from None
-        # There is a response: without one, `last` has no id, and the error was raised.
+            raise ToolError(f"{self._address}: {explain(error)}") from None
         if response.is_error or (request_id and not last.id):
             raise self._refusal(response, last.data, request_id)
         return last if request_id else None
@@ -1892,14 +1923,19 @@ class RemoteServer:
         return ToolError(text.strip())
 
 
-async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentEvent]:
-    """The events of a response. Any other body counts as one event."""
+async def _events(
+    response: httpx2.Response, last_id: str
+) -> AsyncIterator[httpx2.ServerSentEvent]:
+    """The events of a response. Any other body counts as one event.
+
+    Events before the first one with an id get `last_id`.
+    """
     content_type = response.headers.get("content-type", "").lower()
     if response.is_success and content_type.startswith("text/event-stream"):
         if "content-encoding" in response.headers:
             raise ValueError("a compressed event stream, although none was accepted")
         async for event in httpx2.EventSource(response, _LINE_LIMIT):
-            yield event
+            yield replace(event, id=event.id or last_id)
             # A server that writes without end must not block the event loop.
             await asyncio.sleep(0)
         return
@@ -2062,7 +2098,7 @@ def _renaming(send: Send) -> Send:
 
 _UNREAD_LIMIT = 100  # messages; a client that has more to read gets no notifications
 _LOG_LINES = 1000  # that nobody has read; any further line is dropped
-_PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that fit where there is any room
+_PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that fit into a pipe with room
 
 
 OnEnd = Callable[[], None]
@@ -2096,8 +2132,8 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
         tasks.cancel_scope.cancel()
 
     async def send(item: SessionMessage) -> None:
-        # The client may not read its end. `send` does not wait for the client, so that
-        # the shutdown does not either.
+        # The client may not read stdout. `send` never waits for the client, because
+        # everything that sends would wait as well, even the shutdown.
         keeps_up = outgoing.statistics().current_buffer_used < _UNREAD_LIMIT
         if keeps_up or not isinstance(item.message, types.JSONRPCNotification):
             outgoing.send_nowait(dump_message(item.message) + b"\n")
@@ -2109,6 +2145,8 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
 
     watched = stdin, asyncio.get_running_loop(), on_end
     threading.Thread(target=_watch_stdin, args=watched, daemon=True).start()
+    # `outgoing` is closed first. That ends `write`, for which `tasks` waits, because it
+    # is shielded.
     async with anyio.create_task_group() as tasks, outgoing:
         tasks.start_soon(write)
         streams = Streams(messages(), send)
@@ -2159,6 +2197,7 @@ async def _write_stdout(lines: AsyncIterator[bytes]) -> None:
                 if sys.platform == "win32":
                     rest = rest[await submit(thread, os.write, 1, rest[:65536]) :]
                     continue
+                # A regular file, which `wait_writable` refuses, always has room.
                 if not select.select((), (1,), (), 0)[1]:
                     await anyio.wait_writable(1)
                 rest = rest[os.write(1, rest[:_PIPE_BUF]) :]
@@ -2206,11 +2245,11 @@ async def _report(workbench: Workbench, server: DownstreamServer) -> bool:
     late.cancel()
     took = f"{loop.time() - began:5.1f} s"
     if connection.state is not State.UP:
-        result = f"FAILED  {took}  " + connection.describe_end(separator="\n    ")
+        result = f"FAILED  {took}  " + connection.why_not_up(separator="\n    ")
     elif not connection.tools and server.config.tool_filters != ("*",):
         result = f"FAILED  {took}  no tool of this server matches its toolFilters"
     else:
-        answer = workbench.describe(server.toolbox_name, [server], ["*"])
+        answer = workbench.compose(server.toolbox_name, [server], ["*"])
         cost = _cost(compact(answer))
         result = f"ok      {took}  {len(connection.tools):3} tools  {cost}"
     # In another client's file, each server is a toolbox of its own name.
@@ -2224,7 +2263,7 @@ def _print_context(workbench: Workbench) -> None:
     before = opened = _definitions(own) + instructions(workbench.config)
     tools: list[types.Tool] = []
     for name, toolbox in workbench.open_toolboxes.items():
-        opened += compact(workbench.describe(name, [*toolbox.values()], ["*"]))
+        opened += compact(workbench.compose(name, [*toolbox.values()], ["*"]))
         for server in toolbox.values():
             tools += server.tools.values()
     _print(f"Model context: {_cost(before)} before anything is opened,")
@@ -2288,6 +2327,7 @@ async def run_until_end(
 
     The exit status is the result of the work, or `status` if the work was stopped. The
     process ends `EXIT_TIMEOUT` seconds after the first request to end, at the latest.
+    Over HTTP, uvicorn takes the signals, and limits its own shutdown.
 
     The process ends with `os._exit`, because `asyncio.run` would wait for its threads,
     such as one that reads stdin or looks up a name.
@@ -2410,12 +2450,15 @@ def main() -> None:
     options = parse_arguments()
     handler = _StderrHandler()
     form = "%(asctime)s %(levelname)s %(message)s"
-    # Other loggers are silent, because the SDK logs shortened messages of servers. A
-    # secret that was cut is not found, and so not masked.
+    # Other loggers but uvicorn's are silent, because the SDK logs shortened messages of
+    # servers. A secret that was cut is not found, and so not masked.
     silent = logging.CRITICAL + 1
     logging.basicConfig(format=form, handlers=[handler], level=silent)
     is_serving = not options.check and not options.call
     log.setLevel(options.verbose or (logging.INFO if is_serving else logging.WARNING))
+    # The objects of a large message are many, and no garbage. Python 3.11 would search
+    # them so often that parsing takes seconds, in which no other thread can run.
+    gc.set_threshold(20_000)
     end_requests: EndRequests = queue.SimpleQueue()
     on_end = functools.partial(end_requests.put, None)
     work: Awaitable[int | None]
