@@ -1434,8 +1434,8 @@ class Connection:
                 if error.code != types.METHOD_NOT_FOUND:
                     raise
                 break  # the server has no tools
-            # A schema that is nested too deeply for JSON must fail this server here, and not
-            # the answer for its toolbox, which nests it a little deeper than the page does.
+            # A schema that is nested too deeply for JSON fails its own server here.
+            # Later, it would fail the toolbox's answer, which nests it deeper.
             compact([[[[page]]]])
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
             cursor = page.next_cursor
