@@ -1213,8 +1213,9 @@ class Connection:
         self.offered = declared or types.ClientCapabilities()
         self.session: ClientSession  # as soon as the transport is there
         self.tools: dict[str, types.Tool] = {}  # by name, those that the filters allow
-        # An announcement of a remote server is lost while its event stream is broken.
-        # The server's tools are therefore listed again before each use of the list.
+        # A change may be missed: a remote server's announcement is lost while its event
+        # stream is broken, and any listing may fail. The tools of such a server are
+        # listed again before each use of the list.
         self._may_miss_changes = bool(config.url)
         self.state = State.STARTING
         self._reason = ""  # why the transport is closed
@@ -1409,6 +1410,7 @@ class Connection:
                     await self._list_tools()
             except (MCPError, ToolError, ValueError, TimeoutError) as error:
                 log.warning("%s: kept its old tools: %s", self.name, explain(error))
+                self._may_miss_changes = True
             self._finished_listing = number
             self._notify()
             # A server may announce a change after each listing. Without this pause, its
@@ -1760,10 +1762,10 @@ class RemoteServer:
         self.has_endpoint = anyio.Event()
         self._http = httpx2.AsyncClient(
             headers=dict(config.headers),
-            # There is no read or write timeout, because a call may run for hours and an
-            # upload may be slow.
-            timeout=httpx2.Timeout(REPLY_TIMEOUT, read=None, write=None),
-            limits=httpx2.Limits(keepalive_expiry=2.0),
+            # Only connecting has a timeout: a call may run for hours, an upload may be
+            # slow, and more than 200 requests wait for one another.
+            timeout=httpx2.Timeout(None, connect=REPLY_TIMEOUT),
+            limits=httpx2.Limits(max_connections=200, keepalive_expiry=2.0),
             follow_redirects=True,
             event_hooks={"request": [self._check_host]},
         )
@@ -1807,7 +1809,7 @@ class RemoteServer:
         method, last_id = "POST", ""
         try:
             while event := await self._exchange(method, content, request_id, last_id):
-                await anyio.sleep((event.retry or _RESUME_PAUSE) / 1000)
+                await asyncio.sleep((event.retry or _RESUME_PAUSE) / 1000)
                 method, last_id = "GET", event.id
                 content = {"headers": {"last-event-id": last_id}}
             self._failures = 0
@@ -1876,7 +1878,7 @@ class RemoteServer:
                 if response.headers.get(SESSION_ID):
                     self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
                 # A stream that was cut is resumed like one that has ended.
-                with suppress(httpx2.TransportError):
+                with suppress(httpx2.NetworkError, httpx2.ProtocolError):
                     async for last in _events(response, last_id):
                         if response.is_success and self._receive(last, request_id):
                             return None
