@@ -1212,8 +1212,7 @@ async def test_a_thousand_announcements_cost_two_or_three_listings(log: Logs) ->
         began = time.monotonic()
         for _ in range(200):
             await answer_of(client, "a", "echo")
-        most = time.monotonic() - began + 1
-        assert await listings(client) - before <= most
+        assert await listings(client) - before <= time.monotonic() - began + 1
     skipped = "Skipping duplicate discovery - already in progress for: box/a"
     assert ("workbench", logging.DEBUG, skipped) in log.record_tuples
 
@@ -1225,11 +1224,11 @@ async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) 
     async with connected(a=local(about=ANNOUNCING)) as client:
         for name, fault in faults.items():
             log.clear()
-            former = await changed(client)
+            old = await changed(client)
             again = f"{fault}; self.on['tools_list'] = 'self.on.clear(); ' + {fault!r}"
             await become(client, tool(name), on={"tools_list": again})
             await until(lambda: "WARNING" in log.text)
-            assert await changed(client) == former, fault  # the last fault
+            assert await changed(client) == old, fault  # the last fault
             assert await changed(client) == [tool(name)]  # the change is not lost
         monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0.1)
         with anyio.fail_after(5):
