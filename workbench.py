@@ -38,6 +38,7 @@ import gc
 import inspect
 import json
 import logging
+import logging.handlers
 import math
 import os
 import queue
@@ -2379,37 +2380,30 @@ def _end_by_force(status: int, end_requests: EndRequests) -> None:
     os._exit(status)
 
 
-class _StderrHandler(logging.Handler):
-    """Writes masked lines to stderr.
+class _MaskedLog(logging.handlers.QueueHandler):
+    """Hands masked lines to the thread of a `QueueListener`, which writes them.
 
-    A thread writes them, because a write may wait for ever for a client that does not
-    read. When too many lines are waiting, new ones are dropped.
+    The event loop does not write them itself, because a write to stderr may wait for
+    ever for a client that does not read. When too many lines are waiting, new ones are
+    dropped.
     """
 
     config = WorkbenchConfig({})  # whose secrets are masked
+    queue: queue.Queue[logging.LogRecord]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._lines: queue.Queue[bytes] = queue.Queue(_LOG_LINES)
-        threading.Thread(target=self._write, daemon=True).start()
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        line = self.config.mask(self.format(record))
+        return logging.makeLogRecord({"msg": line})
 
-    def emit(self, record: logging.LogRecord) -> None:
-        line = self.config.mask(self.format(record)).encode(errors="replace") + b"\n"
+    def enqueue(self, record: logging.LogRecord) -> None:
         with suppress(queue.Full):
-            self._lines.put_nowait(line)
-
-    def _write(self) -> None:
-        while True:
-            line = self._lines.get()
-            with suppress(OSError):
-                os.write(2, line)
-            self._lines.task_done()
+            super().enqueue(record)
 
     def flush(self) -> None:
         """Wait a moment for the lines that were logged last."""
-        written = self._lines.all_tasks_done
+        written = self.queue.all_tasks_done
         with written:
-            written.wait_for(lambda: not self._lines.unfinished_tasks, OUTPUT_TIMEOUT)
+            written.wait_for(lambda: not self.queue.unfinished_tasks, OUTPUT_TIMEOUT)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -2450,7 +2444,8 @@ def main() -> None:
     for stream in cast(Any, (sys.stdout, sys.stderr)):
         stream.reconfigure(encoding="utf-8", errors="replace", line_buffering=True)
     options = parse_arguments()
-    handler = _StderrHandler()
+    handler = _MaskedLog(queue.Queue(_LOG_LINES))
+    logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
     form = "%(asctime)s %(levelname)s %(message)s"
     # Other loggers but uvicorn's are silent, because the SDK logs shortened messages of
     # servers. A secret that was cut is not found, and so not masked.
