@@ -927,7 +927,7 @@ async def test_a_server_introduces_itself_once_with_parts_and_with_all() -> None
     assert told == ["a", "", "b", "", "ab", "ab"]
     async with connected(a=long) as client:
         first, *rest = [await open_box(client, part) for part in (None, "t1", "t2")]
-    assert re.fullmatch('"{450,500}…', first["instructions"]["a"])
+    assert re.fullmatch('"{900,1000}…', first["instructions"]["a"])
     assert [answer.get("instructions") for answer in rest] == [{"a": text}, None]
 
 
@@ -1755,7 +1755,6 @@ async def test_a_remote_failure_says_why(remote: Remote, monkeypatch: Monkey) ->
         remote.released.set()
         for call in await asyncio.gather(*calls):
             assert text(call) == "released"
-    assert failed["403"].startswith("Go away")  # which is what `initialize` was told
     for name, told in failed.items():
         *_, fault = name.split()
         assert re.search(FAILED.get(fault, (b"", ""))[1], told), name

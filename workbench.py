@@ -69,7 +69,6 @@ try:
     import httpx2
     import uvicorn
     from mcp import Client, ClientSession, MCPError, ServerSession, types
-    from mcp.client.session import IncomingMessage
     from mcp.client.stdio import get_default_environment
     from mcp.os.win32.utilities import get_windows_executable_command
     from mcp.server.lowlevel.server import Server
@@ -103,6 +102,7 @@ OUTPUT_TIMEOUT = 0.25  # for what is left of a process after its end, such as ou
 
 ANSWER_LIMIT = 20_000  # characters of an answer of `open_toolbox`
 TEXT_LIMIT = 1_000  # characters of one description, where an answer is too long
+NOTE_LIMIT = 150  # characters of the sentences about what an answer lacks
 MAX_PAGES = 250  # of one `tools/list`; a server with more pages is looping
 
 # In this file, a name that begins with an underscore is used in its own section only.
@@ -543,9 +543,8 @@ def explain(error: BaseException) -> str:
         return f"not valid MCP: {first_problem(error)}"
     if isinstance(error, ExceptionGroup):
         return explain(error.exceptions[0])
-    for behind in (error.__cause__, *error.args):
-        if isinstance(behind, Exception):
-            return explain(behind)
+    if error.__cause__ is not None:
+        return explain(error.__cause__)
     return str(error).strip() or type(error).__name__
 
 
@@ -568,33 +567,31 @@ class DownstreamServer:
     server_name: str
     config: ServerConfig
     workbench: Workbench
-    connection: Connection | None = None  # the last one
     has_told_instructions: bool = False  # in full, in an answer of `open_toolbox`
 
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
         self.prefix = f"{self.toolbox_name}__{self.server_name}__"
+        # Until the first start, a connection that has ended stands in.
+        self.connection = self._new_connection(State.ENDED)
 
-    @property
-    def tools(self) -> Mapping[str, types.Tool]:
-        """The tools of the last connection, by their downstream names."""
-        return self.connection.tools if self.connection else {}
+    def _new_connection(self, state: State) -> Connection:
+        return Connection(self.name, self.config, self.workbench.shared, state)
 
     def start(self) -> Connection:
-        """The current connection, or a new one if there is none or it has closed.
+        """The current connection, or a new one if the current one has closed.
 
         Nothing is awaited between the check and the assignment. With an `await` there,
         callers that come at once would start the server more than once.
         """
         former = self.connection
-        if former is not None and former.state in (State.STARTING, State.UP):
-            return former
-        self.connection = Connection(self.name, self.config, self.workbench.shared)
-        self.workbench.task_group.start_soon(self._run, self.connection, former)
+        if former.state > State.UP:
+            self.connection = self._new_connection(State.STARTING)
+            self.workbench.task_group.start_soon(self._run, self.connection, former)
         return self.connection
 
-    async def _run(self, connection: Connection, former: Connection | None) -> None:
-        if former is not None and self.config.command:
+    async def _run(self, connection: Connection, former: Connection) -> None:
+        if self.config.command:
             # Two processes of one server would compete for a profile or a lock.
             with anyio.move_on_after(HANDOVER_TIMEOUT):
                 await former.reach(State.ENDED)
@@ -617,22 +614,20 @@ class DownstreamServer:
         A call that has not reached the server is sent once more, and no other call.
         Raises `ToolError`, and whatever `Connection.call` raises.
         """
-        subject = f"server '{self.name}'"
         for _ in range(2):
             connection = self.start()
             if connection.state is not State.UP or tool not in connection.tools:
                 with anyio.move_on_after(ANSWER_TIMEOUT):
                     connection = await self.connect()
             if connection.state is not State.UP:
-                raise ToolError(f"{subject} is not up: {connection.why_not_up()}")
+                break
             if tool not in connection.tools:
-                near = difflib.get_close_matches(tool, connection.tools, cutoff=0)
-                names = ", ".join(self.prefix + name for name in near)
-                raise ToolError(f"{subject} has no tool '{tool}', nearest: {names}")
+                near = find_nearest(self.prefix + tool, [self])
+                text = f"server '{self.name}' has no tool '{tool}', nearest: {near}"
+                raise ToolError(text)
             with suppress(NotDelivered):
                 return await connection.call({**params, "name": tool}, on_progress)
-        why = connection.why_not_up()
-        raise ToolError(f"{subject} has not received the call: {why}")
+        raise ToolError(f"server '{self.name}' is not up: {connection.why_not_up()}")
 
 
 Servers = list[DownstreamServer]
@@ -705,43 +700,44 @@ class Workbench:
         An answer for the whole toolbox always has the servers' own instructions. An
         answer for patterns has them only if no earlier answer had them in full.
         """
-        up, starting = [], []
-        failed, texts = {}, {}
-        for server in servers:
-            connection = server.connection
-            if connection is None or connection.state is State.STARTING:
-                starting.append(server)
-            elif connection.state is State.UP:
-                up.append(server)
-            else:
-                failed[server.server_name] = connection.why_not_up()
-        tools = [
-            describe_tool(server, tool)
-            for server in up
-            for name, tool in server.tools.items()
-            if matching_patterns(patterns, toolbox, server.server_name, name)
-        ]
-        listed = {tool["source_server"] for tool in tools}
-        for server in up:
-            text = cast("Connection", server.connection).session.instructions
-            is_new = server.server_name in listed and not server.has_told_instructions
-            if text and (patterns == ["*"] or is_new):
-                texts[server.server_name] = text
+        up: Servers = []
         answer: JSON = {
             "toolbox": toolbox,
             "description": self.config.toolboxes[toolbox].description,
-            "servers_connected": len(up),
-            "servers_failed": failed,
-            "servers_connecting": [server.server_name for server in starting],
-            "note": compose_note(up, starting, patterns, tools),
-            "instructions": {**texts},
-            "tools": tools,
+            "servers_connected": 0,
+            "servers_failed": {},
+            "servers_connecting": [],
+            "note": "",
+            "instructions": {},
+            "tools": [],
         }
+        for server in servers:
+            name = server.server_name
+            connection = server.connection
+            if connection.state is State.STARTING:
+                answer["servers_connecting"].append(name)
+            elif connection.state is not State.UP:
+                answer["servers_failed"][name] = connection.why_not_up()
+            else:
+                up.append(server)
+                found = [
+                    describe_tool(server, tool)
+                    for tool in connection.tools.values()
+                    if matching_patterns(patterns, toolbox, name, tool.name)
+                ]
+                answer["tools"] += found
+                is_new = bool(found) and not server.has_told_instructions
+                text = connection.session.instructions
+                if text and (is_new or patterns == ["*"]):
+                    answer["instructions"][name] = text
+        answer["servers_connected"] = len(up)
+        answer["note"] = compose_note(answer, up, patterns)
         if json_length(answer) > ANSWER_LIMIT:
             shrink(answer)
-        for name, text in answer["instructions"].items():
-            if text == texts[name]:
-                self.open_toolboxes[toolbox][name].has_told_instructions = True
+        for server in up:
+            text = server.connection.session.instructions
+            if answer["instructions"].get(server.server_name) == text:
+                server.has_told_instructions = True
         extra = {"servers_failed", "servers_connecting", "note", "instructions"}
         return {key: answer[key] for key in answer if answer[key] or key not in extra}
 
@@ -758,22 +754,11 @@ class Workbench:
             servers = self.servers_of(toolbox)
             if parts[0] == toolbox and parts[1] in servers:
                 return await servers[parts[1]].call(parts[2], params, on_progress)
+        every: Servers = []
+        for each in self.config.toolboxes:
+            every += self.servers_of(each).values()
         form = "a full name {toolbox}__{server}__{tool} of this toolbox"
-        raise ToolError(f"expected {form}, nearest: {self.find_nearest(name)}")
-
-    def find_nearest(self, name: str) -> str:
-        """The full names that are most like this one.
-
-        A server whose tools are not known is taken to have the tool.
-        """
-        names = []
-        for toolbox, config in self.config.toolboxes.items():
-            opened = self.open_toolboxes.get(toolbox, {})
-            for server in config.servers:
-                tools = opened[server].tools if server in opened else {}
-                for tool in tools or [name.rpartition("__")[2]]:
-                    names.append(f"{toolbox}__{server}__{tool}")
-        return ", ".join(difflib.get_close_matches(name, names, cutoff=0))
+        raise ToolError(f"expected {form}, nearest: {find_nearest(name, every)}")
 
 
 @asynccontextmanager
@@ -788,32 +773,41 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
         task_group.cancel_scope.cancel()
 
 
-def compose_note(
-    up: Servers, starting: Servers, patterns: list[str], tools: list[JSON]
-) -> str:
+def find_nearest(name: str, servers: Servers) -> str:
+    """The full names of tools of these servers that are most like this name.
+
+    A server that is not up is taken to have the tool.
+    """
+    names = []
+    for server in servers:
+        names += [server.prefix + tool for tool in server.connection.tools]
+        if server.connection.state is not State.UP:
+            names.append(server.prefix + name.rpartition("__")[2])
+    return ", ".join(difflib.get_close_matches(name, names, cutoff=0))
+
+
+def compose_note(answer: JSON, up: Servers, patterns: list[str]) -> str:
     """The note of an answer: what is missing from it, and how to get it.
 
     With patterns, the note has the total, so that the model can widen its search.
     """
     notes = []
+    starting = answer["servers_connecting"]
     if patterns != ["*"]:
-        total = sum(len(server.tools) for server in up)
+        total = sum(len(server.connection.tools) for server in up)
         names = ", ".join(server.server_name for server in up) or "no server"
-        notes.append(f"{len(tools)} of {total} tools of {names} match.")
-        # The tools of a server that is starting are not known yet. A pattern that fits
-        # the names of its toolbox and itself is not reported.
-        found = [[server.toolbox_name, server.server_name] for server in starting]
-        found += [tool["name"].split("__", 2) for tool in tools]
+        notes.append(f"{len(answer['tools'])} of {total} tools of {names} match.")
         unmatched = set(patterns)
-        for names_found in found:
-            unmatched -= matching_patterns(patterns, *names_found)
+        for tool in answer["tools"]:
+            unmatched -= matching_patterns(patterns, *tool["name"].split("__", 2))
+        for name in starting:
+            # The server's tools are not known yet, so the pattern may match one.
+            unmatched -= matching_patterns(patterns, answer["toolbox"], name)
         if unmatched:
-            names = shorten(", ".join(sorted(unmatched)), TEXT_LIMIT)
-            notes.append(f"No tool matches {names}.")
+            notes.append(f"No tool matches {', '.join(sorted(unmatched))}.")
     if starting:
-        names = ", ".join(server.server_name for server in starting)
         again = "Call open_toolbox again to get their tools."
-        notes.append(f"Still starting: {names}. {again}")
+        notes.append(f"Still starting: {', '.join(starting)}. {again}")
     return " ".join(notes)
 
 
@@ -844,28 +838,18 @@ def shrink(answer: JSON) -> None:
     soon as the answer fits. The note says how to get missing schemas and instructions.
     """
     tools = answer["tools"]
-    answer["description"] = shorten(answer["description"], TEXT_LIMIT)
-    whole = {**answer["instructions"]}
-    groups = answer["servers_failed"], answer["instructions"]
-    # Many texts share half of the answer, so that there is room for tools.
-    limit = min(TEXT_LIMIT, ANSWER_LIMIT // 2 // max(sum(map(len, groups)), 1))
-    for texts in groups:
-        for name, text in texts.items():
-            texts[name] = shorten(text, limit)
-    for tool in tools:
-        tool["description"] = shorten(tool["description"], TEXT_LIMIT)
-    if answer["instructions"] != whole:
-        how = "Open one tool of a server to get its instructions without a cut."
-        answer["note"] = f"{answer['note']} {how}".strip()
+    short_texts = answer["servers_failed"], answer["instructions"]
+    # Many texts share a quarter of the answer, because escapes may double their length.
+    limit = min(TEXT_LIMIT, ANSWER_LIMIT // 4 // max(sum(map(len, short_texts)), 1))
+    for texts in short_texts:
+        for name in texts:
+            texts[name] = shorten(texts[name], limit)
+    for entry in (answer, *tools):
+        entry["description"] = shorten(entry["description"], TEXT_LIMIT)
     if len(tools) == 1:
         return  # A tool that is asked for alone always comes with its schema.
-    note = answer["note"]
-    how = "call open_toolbox with their names in 'tools' to get it"
-    about = f"of {len(tools)} tools are listed without inputSchema: {how}."
-    # The excess is measured with a note that counts all tools: the final note cannot be
-    # longer.
-    answer["note"] = f"{note} {len(tools)} {about}".strip()
-    excess = json_length(answer) - ANSWER_LIMIT
+    how = "Call open_toolbox with names of tools in 'tools' to get what is missing."
+    excess = json_length(answer) + NOTE_LIMIT - ANSWER_LIMIT
     for kept in ({"name", "description"}, {"name"}):
         for tool in sorted(tools, key=json_length, reverse=True):
             if excess > 0:
@@ -873,27 +857,24 @@ def shrink(answer: JSON) -> None:
                 shorten_tool(tool, kept)
                 excess += json_length(tool)
     number = sum("inputSchema" not in tool for tool in tools)
-    if number:
-        note += f" {number} {about}"
-    answer["note"] = note.strip()
+    shortened = f"{number} of {len(tools)} tools are listed without inputSchema."
+    answer["note"] = f"{answer['note']} {shortened} {how}".strip()
 
 
 def shorten_tool(tool: JSON, kept: set[str]) -> None:
     """Leave only these keys of a tool, and the beginning of its description."""
     whole = tool["description"].strip()
     line = whole.partition("\n")[0][:200]
-    tool["description"] = whole if line == whole else f"{line}…"
+    if line != whole:
+        line += "…"
+    tool["description"] = line
     for key in tool.keys() - kept:
         del tool[key]
 
 
 def shorten(text: str, limit: int) -> str:
-    """Cut a text whose JSON has more than `limit` characters to about that length."""
-    whole = text
-    # Characters that JSON escapes may be anywhere, so one cut may not be enough.
-    while (length := json_length(text) - len('""')) > limit:
-        text = text[: len(text) * limit // length]
-    return whole if text == whole else f"{text}…"
+    """The text, or its beginning if it has more than `limit` characters."""
+    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def compact(value: Any) -> str:
@@ -980,21 +961,21 @@ def text_result(text: str, is_error: bool = False) -> JSON:
 
 
 def _decode(value: Any) -> Any:
-    """The JSON that a string holds; any other value unchanged, and {} for nothing.
+    """The JSON that a string holds; any other value unchanged.
 
     Models send lists and objects as strings.
     """
     with suppress(TypeError, ValueError):
         value = from_json(value)
-    return value or {}
+    return value
 
 
 def _as_object(value: Any) -> Any:
-    decoded = _decode(value)
+    decoded = _decode(value) or {}
     if isinstance(decoded, dict):
         return decoded
-    example = """a JSON object such as {"a": 1}"""
-    raise ValueError(f"expected {example}, found {TYPE_NAMES[type(decoded)]}")
+    found = TYPE_NAMES[type(decoded)]
+    raise ValueError(f'expected a JSON object such as {{"a": 1}}, found {found}')
 
 
 def _as_list(value: Any) -> Any:
@@ -1098,9 +1079,8 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
         workbench: Workbench = context.lifespan_context
         for toolbox in workbench.open_toolboxes.values():
             for server in toolbox.values():
-                if server.connection is not None:
-                    tell = server.connection.tell_roots_changed
-                    workbench.task_group.start_soon(tell)
+                tell = server.connection.tell_roots_changed
+                workbench.task_group.start_soon(tell)
 
     server = tool_server("mcp-workbench", meta_tools(config), config.mask)
     server.instructions = instructions(config)
@@ -1204,7 +1184,9 @@ class Connection:
     the session. Other tasks wait until a state is reached, and call through it.
     """
 
-    def __init__(self, name: str, config: ServerConfig, shared: Shared) -> None:
+    def __init__(
+        self, name: str, config: ServerConfig, shared: Shared, state: State
+    ) -> None:
         self.name = name
         self.config = config
         self.shared = shared
@@ -1218,7 +1200,7 @@ class Connection:
         # stream is broken, and any listing may fail. The tools of such a server are
         # listed again before each use of the list.
         self._may_miss_changes = bool(config.url)
-        self.state = State.STARTING
+        self.state = state
         self._reason = ""  # why the transport is closed
         self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
         self._calls: set[object] = set()  # in flight
@@ -1339,13 +1321,11 @@ class Connection:
         """
         try:
             await self.session.initialize()
-        except Exception:
-            reason = self._reason
+        except MCPError:
             with suppress(Exception), anyio.move_on_after(REPLY_TIMEOUT):
                 await self.session.discover()
             if self.session.discover_result is None:
-                # The failure of `initialize` tells more than that of `discover`.
-                self._reason = reason
+                # The error of `initialize` tells more than that of `discover`.
                 raise
             # A server of 2026-07-28 announces nothing unless it is listened to.
             self._may_miss_changes = True
@@ -1366,7 +1346,7 @@ class Connection:
             tasks.cancel_scope.cancel()
         await self._until(lambda: not self._calls)
 
-    async def _on_message(self, message: IncomingMessage) -> None:
+    async def _on_message(self, message: object) -> None:
         if not isinstance(message, types.ToolListChangedNotification):
             return
         log.info("Received tools/list_changed notification from server: %s", self.name)
@@ -1456,10 +1436,8 @@ class Connection:
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
         log.debug("[%s] %s: %s", self.name, params.level, compact(params.data))
         client = self.shared.client
-        if client is None:
-            return
         levels = get_args(types.LoggingLevel)
-        if levels.index(params.level) >= levels.index(self.shared.log_level):
+        if client and levels.index(params.level) >= levels.index(self.shared.log_level):
             message = types.LoggingMessageNotification(params=params)
             await client.send_notification(message)
 
@@ -1494,9 +1472,10 @@ class Connection:
             # A server may use this code itself, and live on.
             if error.code != types.CONNECTION_CLOSED or self.state is State.UP:
                 raise
-            unknown = "the call may have taken effect and was not repeated"
-            text = f"server '{self.name}' {self.why_not_up()}; {unknown}"
-            raise ToolError(text) from None
+            how = f"{self.why_not_up()}; the call may have taken effect"
+            raise ToolError(
+                f"server '{self.name}' {how}, and was not repeated"
+            ) from None
         finally:
             self._calls.remove(in_flight)
             # Only a connection that drains is waiting for its calls.
@@ -2268,7 +2247,7 @@ def _print_context(workbench: Workbench) -> None:
     for name, toolbox in workbench.open_toolboxes.items():
         opened += compact(workbench.compose(name, [*toolbox.values()], ["*"]))
         for server in toolbox.values():
-            tools += server.tools.values()
+            tools += server.connection.tools.values()
     _print(f"Model context: {_cost(before)} before anything is opened,")
     _print(f"{_cost(opened)} with everything opened,")
     _print(f"{_cost(_definitions(tools))} natively, with {len(tools)} tools")
