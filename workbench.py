@@ -27,6 +27,7 @@ https://modelcontextprotocol.io/specification
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import asyncio
 import datetime
@@ -48,16 +49,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import zoneinfo
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import sleep
-from typing import Annotated, Any, ClassVar, NamedTuple, TextIO, cast, get_args
+from typing import Annotated, Any, NamedTuple, TextIO, cast, get_args
 
 # The SDK is written on anyio, whose cancel scopes and task groups serve here as well.
 # asyncio is used for what anyio lacks: processes that report their exit, and tasks and
@@ -66,6 +65,7 @@ try:
     import tomllib
 
     import anyio.abc
+    import anyio.to_thread
     import httpx2
     import uvicorn
     from mcp import Client, ClientSession, MCPError, ServerSession, types
@@ -77,7 +77,6 @@ try:
     from mcp.shared.message import SessionMessage
     from pydantic import BeforeValidator, Field, TypeAdapter
     from pydantic_core import ArgsKwargs, ValidationError, from_json, to_json
-    from starlette.datastructures import Headers
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -1582,7 +1581,6 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
     server, although a child may hold stdout open, and leaves such a child running.
     """
 
-    may_start: ClassVar[bool] = True  # until the end of the program has begun
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
     stderr: asyncio.StreamReader
@@ -1693,8 +1691,6 @@ async def process_transport(
     loop = asyncio.get_running_loop()
     # A start that was cancelled half way would leave a process that nobody stops.
     with anyio.CancelScope(shield=True):
-        if not ServerProcess.may_start:
-            raise ToolError("the workbench is ending")
         try:
             _, process = await loop.subprocess_exec(factory, *words, **options)
         except OSError as error:
@@ -2000,10 +1996,8 @@ async def time(context: Any, timezone: _Timezone) -> JSON:
         # UTC needs no zone data, unlike any other.
         zone = datetime.UTC if timezone == "UTC" else zoneinfo.ZoneInfo(timezone)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        text = f"Unknown timezone {timezone!r}: expected an IANA name"
-        if not zoneinfo.available_timezones():
-            text = "No timezone but UTC is known: pip install tzdata"
-        raise ToolError(text) from None
+        how = "expected an IANA name, and on Windows the package tzdata"
+        raise ToolError(f"Unknown timezone {timezone!r}: {how}") from None
     return text_result(datetime.datetime.now(zone).isoformat(timespec="seconds"))
 
 
@@ -2028,21 +2022,19 @@ def toolbox_app(bound_to: str) -> ASGIApp:
     http = server.streamable_http_app(host="")
     sse = SseServerTransport("/mcp/messages")
 
-    def is_trusted(headers: Headers) -> bool:
-        origin = headers.get("origin")
-        if not LOOPBACK.fullmatch(bound_to):
-            return origin is None
-        host = headers.get("host", "")
-        is_own = origin is None or origin.partition("://")[2] == host
-        return is_own and LOOPBACK.fullmatch(host) is not None
-
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             # The lifespan of the Streamable HTTP sessions.
             return await http(scope, receive, send)
         request = Request(scope)
         route = f"{request.method} {request.url.path}"
-        if not is_trusted(request.headers):
+        origin = request.headers.get("origin")
+        is_trusted = origin is None
+        if LOOPBACK.fullmatch(bound_to):
+            host = request.headers.get("host", "")
+            is_own = origin in (None, f"http://{host}", f"https://{host}")
+            is_trusted = is_own and LOOPBACK.fullmatch(host) is not None
+        if not is_trusted:
             await Response("Invalid Host or Origin", 403)(scope, receive, send)
         elif request.url.path == "/mcp/messages":
             query = scope["query_string"].replace(b"sessionId=", b"session_id=")
@@ -2096,19 +2088,17 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
     of stdin.
     """
     outgoing, unsent = anyio.create_memory_object_stream[bytes](math.inf)
-    stdin = asyncio.StreamReader()
-    read: Read = stdin.read if sys.platform == "win32" else _poll_stdin
     error = types.ErrorData(code=types.METHOD_NOT_FOUND, message="Method not found")
 
     async def messages() -> AsyncIterator[SessionMessage]:
-        async for item in read_messages(read, on_output=lambda _: None):
-            if getattr(item.message, "method", "") != "server/discover":
-                yield item
-            elif isinstance(item.message, types.JSONRPCRequest):
-                # The SDK would begin the newer era, and refuse `initialize` in it.
-                asked = item.message.id
-                refusal = types.JSONRPCError(jsonrpc="2.0", id=asked, error=error)
-                await send(SessionMessage(refusal))
+        async for item in read_messages(_read_stdin, on_output=lambda _: None):
+            match item.message:
+                case types.JSONRPCRequest(id=asked, method="server/discover"):
+                    # The SDK would begin the newer era, and refuse `initialize` in it.
+                    refusal = types.JSONRPCError(jsonrpc="2.0", id=asked, error=error)
+                    await send(SessionMessage(refusal))
+                case _:
+                    yield item
         on_end()
         # The SDK would wait for calls in flight before it stops the servers.
         tasks.cancel_scope.cancel()
@@ -2125,8 +2115,7 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
         on_end()
         tasks.cancel_scope.cancel()
 
-    watched = stdin, asyncio.get_running_loop(), on_end
-    threading.Thread(target=_watch_stdin, args=watched, daemon=True).start()
+    _thread.start_new_thread(_watch_stdin, (on_end,))
     # `outgoing` is closed first. That ends `write`, for which `tasks` waits, because it
     # is shielded.
     async with anyio.create_task_group() as tasks, outgoing:
@@ -2135,32 +2124,27 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
         await server.run(streams, streams, server.create_initialization_options())
 
 
-async def _poll_stdin(size: int) -> bytes:
+async def _read_stdin(size: int) -> bytes:
+    if sys.platform == "win32":
+        # The event loop cannot poll a pipe there.
+        return await anyio.to_thread.run_sync(os.read, 0, size, abandon_on_cancel=True)
     # A regular file cannot be polled, and need not be.
     with suppress(PermissionError):
         await anyio.wait_readable(0)
     return os.read(0, size)
 
 
-def _watch_stdin(
-    stdin: asyncio.StreamReader, loop: asyncio.AbstractEventLoop, on_end: OnEnd
-) -> None:
+def _watch_stdin(on_end: OnEnd) -> None:
     """Notice the end of stdin in a thread, even while the event loop is busy.
 
-    On Windows, where the event loop cannot poll a pipe, the thread reads stdin as well.
+    Windows cannot tell, and notices when the event loop reads.
     """
-    if sys.platform == "win32":
-        with suppress(OSError):
-            while chunk := os.read(0, 65536):
-                loop.call_soon_threadsafe(stdin.feed_data, chunk)
-        loop.call_soon_threadsafe(stdin.feed_eof)
-    else:
+    if sys.platform != "win32":
         poll = select.poll()
         poll.register(0, 0)
         # A hang-up is reported unasked. Other events tell nothing about the client.
-        if not poll.poll()[0][1] & select.POLLHUP:
-            return
-    on_end()
+        if poll.poll()[0][1] & select.POLLHUP:
+            on_end()
 
 
 async def _write_stdout(lines: AsyncIterator[bytes]) -> None:
@@ -2168,21 +2152,19 @@ async def _write_stdout(lines: AsyncIterator[bytes]) -> None:
 
     Lines are written after the end of stdin, too, until `EXIT_TIMEOUT` has passed.
     """
-    # For Windows, which cannot tell whether there is room. The event loop has threads
-    # as well, but all of them may be waiting for a name server.
-    thread = ThreadPoolExecutor(1)
-    submit = asyncio.get_running_loop().run_in_executor
     with anyio.CancelScope(shield=True), suppress(OSError):
         async for line in lines:
             rest = memoryview(line)
             while rest:
                 if sys.platform == "win32":
-                    rest = rest[await submit(thread, os.write, 1, rest[:65536]) :]
-                    continue
-                # A regular file, which `wait_writable` refuses, always has room.
-                if not select.select((), (1,), (), 0)[1]:
-                    await anyio.wait_writable(1)
-                rest = rest[os.write(1, rest[:_PIPE_BUF]) :]
+                    # Nothing tells whether a pipe has room there.
+                    written = await anyio.to_thread.run_sync(os.write, 1, rest[:65536])
+                else:
+                    # A regular file, which cannot be polled, always has room.
+                    if not select.select((), (1,), (), 0)[1]:
+                        await anyio.wait_writable(1)
+                    written = os.write(1, rest[:_PIPE_BUF])
+                rest = rest[written:]
 
 
 async def serve_http(host: str, port: int) -> None:
@@ -2295,59 +2277,23 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
 # How the process ends: stdin is closed, or a signal arrives. A thread starts to count
 # down, and the work is cancelled, which stops all servers. Then the process exits. If
 # that takes longer than `EXIT_TIMEOUT`, the thread kills the servers and exits.
-#
-# Putting None into this queue starts the countdown. A signal handler may interrupt
-# another `put`: `SimpleQueue` allows that, while the lock of a `threading.Event` or a
-# `Queue` would never be released.
-EndRequests = queue.SimpleQueue[None]
 
 
-async def run_until_end(
-    work: Awaitable[int | None], status: int, end_requests: EndRequests
-) -> None:
-    """Await the work, or stop it at a signal. Then end the process.
+def start_countdown(status: int) -> None:
+    """Have the process end with this status in `EXIT_TIMEOUT` seconds, if not before.
 
-    The exit status is the result of the work, or `status` if the work was stopped. The
-    process ends `EXIT_TIMEOUT` seconds after the first request to end, at the latest.
-    Over HTTP, uvicorn takes the signals, and limits its own shutdown.
-
-    The process ends with `os._exit`, because `asyncio.run` would wait for its threads,
-    such as one that reads stdin or looks up a name.
+    A signal handler may call this function. `threading.Thread` takes locks, which the
+    code that the signal has interrupted may hold. `_thread` takes none.
     """
-    loop = asyncio.get_running_loop()
-    forced = status, end_requests
-    threading.Thread(target=_end_by_force, args=forced, daemon=True).start()
-    scope = anyio.CancelScope()
-
-    def stop(*_: object) -> None:
-        end_requests.put(None)
-        loop.call_soon_threadsafe(scope.cancel)
-
-    # The handlers stay until the end, because a second signal must not stop the
-    # cleanup. uvicorn puts its own in their place while it serves. A closed terminal
-    # sends SIGHUP, or SIGBREAK on Windows.
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), stop)
-    try:
-        with scope:
-            status = await work or 0
-    except Exception as error:  # noqa: BLE001
-        # Without an exit here, `asyncio.run` would wait for threads that cannot end.
-        log.error("%s", explain(error))
-        status = 1
-    logging.shutdown()
-    os._exit(status)
+    _thread.start_new_thread(_end_by_force, (status,))
 
 
-def _end_by_force(status: int, end_requests: EndRequests) -> None:
-    """Kill all servers and end the process, `EXIT_TIMEOUT` after a request to end.
+def _end_by_force(status: int) -> None:
+    """Kill all servers and end the process, after `EXIT_TIMEOUT` seconds.
 
     This function runs in a thread, because the event loop may be busy, for example with
     the parsing of a large answer.
     """
-    end_requests.get()
-    ServerProcess.may_start = False
     sleep(EXIT_TIMEOUT)
     if sys.platform != "win32":
         # A process may run without a `ServerProcess`, because asyncio needs several
@@ -2356,6 +2302,41 @@ def _end_by_force(status: int, end_requests: EndRequests) -> None:
             if type(process) is subprocess.Popen:
                 with suppress(OSError):
                     os.killpg(process.pid, signal.SIGKILL)
+    os._exit(status)
+
+
+async def run_until_end(
+    work: Awaitable[int | None], status: int, on_end: OnEnd
+) -> None:
+    """Await the work, or stop it at a signal. Then end the process.
+
+    The exit status is the result of the work, or `status` if the work was stopped. A
+    signal calls `on_end`, which starts the countdown. Over HTTP, uvicorn takes the
+    signals, and limits its own shutdown.
+
+    The process ends with `os._exit`, because `asyncio.run` would wait for its threads,
+    such as one that reads stdin or looks up a name.
+    """
+    loop = asyncio.get_running_loop()
+    scope = anyio.CancelScope()
+
+    def stop(*_: object) -> None:
+        on_end()
+        loop.call_soon_threadsafe(scope.cancel)
+
+    # The handlers stay until the end, because a second signal must not stop the
+    # cleanup. A closed terminal sends SIGHUP, which Windows lacks.
+    hangup = getattr(signal, "SIGHUP", signal.SIGTERM)
+    for number in (signal.SIGINT, signal.SIGTERM, hangup):
+        signal.signal(number, stop)
+    try:
+        with scope:
+            status = await work or 0
+    except Exception as error:  # noqa: BLE001
+        # Without an exit here, `asyncio.run` would wait for threads that cannot end.
+        log.error("%s", explain(error))
+        status = 1
+    logging.shutdown()
     os._exit(status)
 
 
@@ -2370,13 +2351,8 @@ class _MaskedLog(logging.handlers.QueueHandler):
     config = WorkbenchConfig({})  # whose secrets are masked
     queue: queue.Queue[logging.LogRecord]
 
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        line = self.config.mask(self.format(record))
-        return logging.makeLogRecord({"msg": line})
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        with suppress(queue.Full):
-            super().enqueue(record)
+    def format(self, record: logging.LogRecord) -> str:
+        return self.config.mask(super().format(record))
 
     def flush(self) -> None:
         """Wait a moment for the lines that were logged last."""
@@ -2425,6 +2401,7 @@ def main() -> None:
     options = parse_arguments()
     handler = _MaskedLog(queue.Queue(_LOG_LINES))
     logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
+    logging.raiseExceptions = False  # a full queue is no error
     form = "%(asctime)s %(levelname)s %(message)s"
     # Other loggers but uvicorn's are silent, because the SDK logs shortened messages of
     # servers. A secret that was cut is not found, and so not masked.
@@ -2435,8 +2412,8 @@ def main() -> None:
     # The objects of a large message are many, and no garbage. Python 3.11 would search
     # them so often that parsing takes seconds, in which no other thread can run.
     gc.set_threshold(20_000)
-    end_requests: EndRequests = queue.SimpleQueue()
-    on_end = functools.partial(end_requests.put, None)
+    status = int(not is_serving)  # of work that was stopped
+    on_end = functools.partial(start_countdown, status)
     work: Awaitable[int | None]
     if options.http is not None:
         work = serve_http(*options.http)
@@ -2453,7 +2430,7 @@ def main() -> None:
             work = serve_stdio(create_server(config), on_end)
     if is_serving and os.isatty(0):
         log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
-    asyncio.run(run_until_end(work, int(not is_serving), end_requests))
+    asyncio.run(run_until_end(work, status, on_end))
 
 
 if __name__ == "__main__":
