@@ -56,7 +56,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import sleep
-from typing import Annotated, Any, NamedTuple, TextIO, cast, get_args
+from typing import Annotated, Any, NamedTuple, cast, get_args
 
 # The SDK is written on anyio, whose cancel scopes and task groups serve here as well.
 # asyncio is used for what anyio lacks: processes that report their exit, and tasks and
@@ -2185,18 +2185,16 @@ async def check(config: WorkbenchConfig) -> int:
     Returns the exit status: 1 if a server has failed, or if there is none.
     """
     async with running_workbench(config) as workbench:
-        reports = [
-            _report(workbench, server)
-            for toolbox in config.toolboxes
-            for server in workbench.servers_of(toolbox).values()
-        ]
-        if not reports:
-            _print(f"No server is configured in {config.source}.")
-            return 1
+        reports = []
+        for toolbox in config.toolboxes:
+            for server in workbench.servers_of(toolbox).values():
+                reports.append(_report(workbench, server))
         results = await asyncio.gather(*reports)
-        if any(results):
+        if not results:
+            print(f"No server is configured in {config.source}.")
+        elif any(results):
             _print_context(workbench)
-        return int(not all(results))
+        return int(not results or not all(results))
 
 
 async def _report(workbench: Workbench, server: DownstreamServer) -> bool:
@@ -2204,7 +2202,7 @@ async def _report(workbench: Workbench, server: DownstreamServer) -> bool:
     connection = server.start()
     loop = asyncio.get_running_loop()
     began = loop.time()
-    late = loop.call_later(10, _print, f"Still starting: {server.name}")
+    late = loop.call_later(10, print, f"Still starting: {server.name}")
     await connection.reach(State.UP)
     late.cancel()
     took = f"{loop.time() - began:5.1f} s"
@@ -2217,7 +2215,7 @@ async def _report(workbench: Workbench, server: DownstreamServer) -> bool:
         cost = _cost(compact(answer))
         result = f"ok      {took}  {len(connection.tools):3} tools  {cost}"
     # In another client's file, each server is a toolbox of its own name.
-    _print(f"{server.name.removeprefix(f'{server.server_name}/'):20} {result}")
+    print(f"{server.name.removeprefix(f'{server.server_name}/'):20} {result}")
     return result.startswith("ok")
 
 
@@ -2230,9 +2228,9 @@ def _print_context(workbench: Workbench) -> None:
         opened += compact(workbench.compose(name, [*toolbox.values()], ["*"]))
         for server in toolbox.values():
             tools += server.connection.tools.values()
-    _print(f"Model context: {_cost(before)} before anything is opened,")
-    _print(f"{_cost(opened)} with everything opened,")
-    _print(f"{_cost(_definitions(tools))} natively, with {len(tools)} tools")
+    print(f"Model context: {_cost(before)} before anything is opened,")
+    print(f"{_cost(opened)} with everything opened,")
+    print(f"{_cost(_definitions(tools))} natively, with {len(tools)} tools")
 
 
 def _definitions(tools: list[types.Tool]) -> str:
@@ -2246,13 +2244,6 @@ def _cost(text: str) -> str:
     return f"{size:,} bytes (about {size // 4:,} tokens)"
 
 
-def _print(line: str, file: TextIO | None = None) -> None:
-    # The reader of a pipe, such as `head`, may have seen enough. Windows has no error
-    # of its own for that.
-    with suppress(OSError):
-        print(line, file=file)
-
-
 async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     """Call one tool as an MCP client does, and print its result.
 
@@ -2261,16 +2252,12 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     given = {"toolbox_name": name.split("__")[0], "tool_name": name}
     given["arguments"] = " ".join(words) or "{}"
     async with Client(create_server(config), mode="legacy") as client:
-        try:
-            result = await client.call_tool("use_tool", given)
-        except MCPError as error:
-            _print(f"{name}: {error}", sys.stderr)
-            return 1
+        result = await client.call_tool("use_tool", given)
     form: JSON = {"by_alias": True, "exclude_none": True, "exclude": {"result_type"}}
     output = result.model_dump_json(indent=2, **form)
     if {block.type for block in result.content} == {"text"}:
         output = "\n".join(getattr(block, "text", "") for block in result.content)
-    _print(output, sys.stderr if result.is_error else sys.stdout)
+    print(output, file=sys.stderr if result.is_error else sys.stdout)
     return int(result.is_error)
 
 
