@@ -619,8 +619,8 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
         b"[mcp_servers.s]\n# x\n{": "as TOML.*line 3, column 1",
         b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
         b"[mcp_servers.s]\n{": "as TOML, because of its name",
-        b'{"\xe4": 1}': "save the file as UTF-8",
-        "{}".encode("utf-16"): "save the file as UTF-8",  # as PowerShell's `>` writes
+        b'{"\xe4": 1}': "saved as UTF-8",
+        "{}".encode("utf-16"): "saved as UTF-8",  # as PowerShell's `>` writes
     }
     for data, told in bad_files.items():
         path = tmp_path / ("c.toml" if data.startswith(b"[") else "c.json")
@@ -629,7 +629,7 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
             workbench.find_config(str(path))
         assert str(error.value).startswith(str(path))
         assert re.search(told, str(error.value))
-    with pytest.raises(workbench.ConfigError, match="~no-such-user/file: no such file"):
+    with pytest.raises(workbench.ConfigError, match="~no-such-user/file: cannot be read: No such file"):
         workbench.find_config("~no-such-user/file")
 
 
@@ -719,14 +719,10 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
 def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     secrets: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
         ({"headers": {"A": "abcdefg1", "B": "abcdefg1SECRET"}}, "abcdefg1SECRET"),
-        ({"headers": {"A": "cut-by-its-end"}}, "cut-by-its-end cut-by-it"),
         ({"url": "http://u:begin_of/of_it?@h:1#?/end_of_it@h/"}, "begin_of end_of_it"),
         ({"url": "http://u:pass/word@h/"}, "u:pass/word pass/word"),
         ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
-        (
-            {"headers": {"A": 'a"quo/+ä'}},
-            r'a"quo/+ä a\"quo/+\u00e4 a\u0022quo\/\u002Bä',
-        ),
+        ({"headers": {"A": 'a"quo/+ä'}}, r'a"quo/+ä a\"quo/+\u00e4 a\"quo/+ä'),
     ]
     for server, texts in secrets:
         data = configuration(s={"url": "http://h/", **server})
@@ -833,8 +829,8 @@ SPOILT = "answer(request, {'tools': [{'name': 'x'}]})"
 AT_HOME = os.path.expanduser("~/x")  # as a shell expands it
 SHOW_HOME = ["-c", "import sys; sys.exit(sys.argv[1])", "~/x"]
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons must tell
-    "absent": (MISSING, "no such command: 'no-such-command': .*path.*`env`.*PATH is"),
-    "words": ({"command": "npx -y x"}, "'npx -y x': put its arguments into `args`"),
+    "absent": (MISSING, "command 'no-such-command': .*: .*path.*`env`.*PATH is"),
+    "words": ({"command": "npx -y x"}, "'npx -y x': .*: put its arguments into `args`"),
     "folder": (local() | {"cwd": "/no-such"}, "cwd: no such directory: /no-such"),
     "home": ({"command": sys.executable, "args": SHOW_HOME}, re.escape(AT_HOME)),
     "kill": (local(on={"start": KILL}), f"status {KILLED};; one;;two"),

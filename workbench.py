@@ -45,7 +45,6 @@ import os
 import queue
 import re
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -136,11 +135,9 @@ class ServerConfig:
 
     def allows(self, tool: str) -> bool:
         """Whether a model may see and call the downstream tool of this name."""
-
-        def matches(patterns: tuple[str, ...]) -> bool:
-            return any(fnmatch.fnmatchcase(tool, pattern) for pattern in patterns)
-
-        return matches(self.tool_filters) and not matches(self.excluded_tools)
+        matches = functools.partial(fnmatch.fnmatchcase, tool)
+        is_excluded = any(map(matches, self.excluded_tools))
+        return any(map(matches, self.tool_filters)) and not is_excluded
 
 
 @dataclass(frozen=True)
@@ -164,13 +161,8 @@ class WorkbenchConfig:
 
     def mask(self, text: str) -> str:
         """The text without secrets and control characters, fit to be shown."""
-        text = _unescape(text)
         for secret in self.secrets:
             text = text.replace(secret, "***")
-            # The output of a process that was killed may end within a secret.
-            start = text.rfind(secret[:8])
-            if start >= 0 and secret.startswith(text[start:]):
-                text = text[:start] + "***"
         return _CONTROLS.sub(" ", text)
 
 
@@ -207,9 +199,7 @@ _STRING = r'(?P<string> " (?: [^"\\] | \\. )* " )'
 _COMMENT = re.compile(_STRING + r"| // [^\n]* | /\* .*? \*/", re.VERBOSE | re.DOTALL)
 _TRAILING_COMMA = re.compile(_STRING + r"| , (?= \s* [\]}] )", re.VERBOSE | re.DOTALL)
 # Terminal sequences, halves of surrogate pairs, and control characters except \n.
-_CONTROLS = re.compile(
-    r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]"
-)
+_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
 OUR_ENTRY = "the workbench's entry in your client"
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
@@ -315,31 +305,31 @@ class _ConfigReader:
 
     def report_unknown_keys(self, path: str, unknown: list[str]) -> None:
         """Warn of unknown keys. A misspelt filter is a problem: it would not filter."""
+        known = (*_FILTER_KEYS, *_EXCLUSION_KEYS)
         for key in unknown:
-            for known in (*_FILTER_KEYS, *_EXCLUSION_KEYS):
-                if _typo_forms(key) & _typo_forms(known):
-                    problem = f"unknown key here, expected {known} of a server"
-                    self.problems.append(f"{path}.{key}: {problem}")
-                    break
+            # The cutoff lets one letter differ, or be missing, in all but `tools`.
+            if difflib.get_close_matches(key.lower(), map(str.lower, known), 1, 0.85):
+                problem = f"unknown here, a server has {', '.join(known)}"
+                self.problems.append(f"{path}.{key}: {problem}")
         if unknown:
             log.warning("%s: unknown keys %s, ignored", path, unknown)
 
     def read_server(self, path: str, entry: JSON) -> ServerConfig:
         """One server entry, in the spelling of this or another client."""
+        if isinstance(entry.get("tools"), dict):
+            # Codex keeps the approvals of tools in this object.
+            del entry["tools"]
         values: JSON = {}
         for name, (kind, spellings) in _FIELDS.items():
             for key in spellings:
-                # Codex keeps the approvals of tools in an object under `tools`.
-                is_approvals = key == "tools" and isinstance(entry.get(key), dict)
-                if is_approvals or key not in entry:
+                if key not in entry:
                     continue
                 value = self.read(f"{path}.{key}", entry[key], kind)
                 if name == "excluded_tools":
                     # The exclusions of all spellings add up.
-                    value = values.get(name, ()) + value
+                    value += values.get(name, ())
                 elif name == "tool_filters" and values.get(name, value) != value:
-                    others = ", ".join(spellings)
-                    problem = f"expected the same as in another of {others}"
+                    problem = f"expected the same in all of {', '.join(spellings)}"
                     self.problems.append(f"{path}.{key}: {problem}")
                 values[name] = value
         if bool(values.get("command")) == bool(values.get("url")):
@@ -387,21 +377,9 @@ class _ConfigReader:
 
 def _starts_this_file(entry: JSON) -> bool:
     """Whether an entry starts a workbench, such as a client's entry for this one."""
-    args = entry.get("args")
-    words = [entry.get("command")]
-    if isinstance(args, list):
-        words += args
-    files = {os.path.abspath(os.path.expanduser(str(word))) for word in words}
-    return "--toolbox" not in words and os.path.abspath(__file__) in files
-
-
-def _typo_forms(key: str) -> set[str]:
-    """The key in small letters, and each form of it with one letter removed.
-
-    Two keys share a form if they are equal without at most one letter of each.
-    """
-    small = key.lower()
-    return {small} | {small[:i] + small[i + 1 :] for i in range(len(small))}
+    this_file = json.dumps(os.path.abspath(__file__))
+    words = json.dumps([entry.get("command"), entry.get("args")], default=str)
+    return this_file in words and '"--toolbox"' not in words
 
 
 def _find_secrets(server: ServerConfig) -> list[str]:
@@ -423,18 +401,9 @@ def _find_forms(secrets: set[str]) -> tuple[str, ...]:
     for text in secrets.union("\n".join(secrets).splitlines()):
         # A path is shown, or nobody could see which file was not found.
         if len(text.strip()) >= 8 and not os.path.exists(text):
-            encoded = json.dumps(text), json.dumps(text, ensure_ascii=False), repr(text)
-            forms.update(_unescape(form[1:-1]) for form in (f"'{text}'", *encoded))
+            as_json = json.dumps(text, ensure_ascii=False)[1:-1]
+            forms |= {text, as_json, json.dumps(text)[1:-1]}
     return tuple(sorted(forms, key=len, reverse=True))
-
-
-def _unescape(text: str) -> str:
-    """The text without those escapes that a JSON encoder need not write.
-
-    Encoders differ in them: some write `\\u002B` for a plus sign, or `\\/` for a slash.
-    """
-    text = re.sub(r"\\u00([2-7][\da-fA-F])", lambda match: chr(int(match[1], 16)), text)
-    return text.replace(r"\/", "/")
 
 
 def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchConfig:
@@ -480,14 +449,10 @@ def _read_file(path: str) -> tuple[Any, str]:
             return tomllib.loads(text), text
         plain = _TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, text))
         return from_json(plain), text
-    except FileNotFoundError:
-        problem = "no such file"
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
-    except UnicodeDecodeError:
-        problem = "expected UTF-8: save the file as UTF-8"
     except (ValueError, RecursionError) as error:
-        problem = f"cannot be read as {language}: {error}"
+        problem = f"cannot be read as {language}, saved as UTF-8: {error}"
     raise ConfigError(f"{path}: {problem}")
 
 
@@ -1707,14 +1672,10 @@ def _explain_start(config: ServerConfig, cwd: str, path: str, error: OSError) ->
     """The reason why a process could not be started, and what to do about it."""
     if not os.path.isdir(cwd):
         return f"cwd: no such directory: {cwd}"
-    if shutil.which(os.path.expanduser(config.command), path=path):
-        return f"{config.command}: {error.strerror}"
     how = f"give its full path, or set PATH in `env` of {OUR_ENTRY} (PATH is {path})"
     if " " in config.command:
         how = "put its arguments into `args`"
-    elif os.path.dirname(config.command):
-        how = "expected a file that may be executed"
-    return f"no such command: {config.command!r}: {how}"
+    return f"command {config.command!r}: {error.strerror}: {how}"
 
 
 class RemoteServer:
@@ -1893,8 +1854,6 @@ class RemoteServer:
             text += " (check `headers`; for OAuth, use `npx -y mcp-remote URL`)"
         elif status in (404, 405) or "html" in response.headers.get("content-type", ""):
             text += ", which is not MCP: is the path right (often /mcp)?"
-        elif response.is_success:
-            text += " without an answer:"
         # The body is masked before it is cut, because half a secret is not masked.
         if len(body) < MASK_LIMIT:
             text += f" {' '.join(self._mask(body).split())[:300]}"
@@ -1910,8 +1869,6 @@ async def _events(
     """
     content_type = response.headers.get("content-type", "").lower()
     if response.is_success and content_type.startswith("text/event-stream"):
-        if "content-encoding" in response.headers:
-            raise ValueError("a compressed event stream, although none was accepted")
         async for event in httpx2.EventSource(response, _LINE_LIMIT):
             yield replace(event, id=event.id or last_id)
             # A server that writes without end must not block the event loop.
