@@ -208,6 +208,9 @@ Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is no
 For migration guidance, see: "Upgrading" in README.md"""
 
 
+_Entry = tuple[str, str, JSON]  # name, path and content of a toolbox or a server
+
+
 @dataclass
 class _ConfigReader:
     """Reads a decoded configuration.
@@ -273,10 +276,8 @@ class _ConfigReader:
                 toolboxes[name] = ToolboxConfig(description, servers)
         return toolboxes
 
-    def entries(
-        self, table_path: str, table: Any, keys: set[str]
-    ) -> Iterator[tuple[str, str, JSON]]:
-        """Name, path and content of each toolbox or server that is switched on.
+    def entries(self, table_path: str, table: Any, keys: set[str]) -> Iterator[_Entry]:
+        """The toolboxes or servers of a table that are switched on.
 
         An entry may have these keys, and others that begin with `_`.
         """
@@ -595,6 +596,8 @@ class DownstreamServer:
 
 
 Servers = list[DownstreamServer]
+# The keys of an answer of `open_toolbox` that are left out where they are empty.
+_OPTIONAL_KEYS = {"servers_failed", "servers_connecting", "note", "instructions"}
 
 
 @dataclass
@@ -702,8 +705,7 @@ class Workbench:
             text = server.connection.session.instructions
             if answer["instructions"].get(server.server_name) == text:
                 server.has_told_instructions = True
-        extra = {"servers_failed", "servers_connecting", "note", "instructions"}
-        return {key: answer[key] for key in answer if answer[key] or key not in extra}
+        return {k: v for k, v in answer.items() if v or k not in _OPTIONAL_KEYS}
 
     async def call(
         self, toolbox: str, name: str, params: JSON, on_progress: OnProgress
@@ -1693,10 +1695,10 @@ class RemoteServer:
         self._address = config.url  # in the form that the mask knows
         self._url = self._endpoint = httpx2.URL(self._address)
         self._failures = 0  # requests that have failed one after another
-        self._is_initialized = anyio.Event()
+        # The session is initialized; over SSE, the server has named its endpoint.
+        self.is_ready = anyio.Event()
         self._received: asyncio.Queue[SessionMessage | None] = asyncio.Queue()
         self.is_sse = config.transport == "sse"
-        self.has_endpoint = anyio.Event()
         self._http = httpx2.AsyncClient(
             headers=dict(config.headers),
             # Only connecting has a timeout: a call may run for hours, an upload may be
@@ -1710,8 +1712,7 @@ class RemoteServer:
 
     async def _check_host(self, request: httpx2.Request) -> None:
         # The headers may be secret, so no redirect may take them to another host.
-        allowed = [(self._url.scheme, self._url.netloc), ("https", self._url.netloc)]
-        if (request.url.scheme, request.url.netloc) not in allowed:
+        if request.url.netloc != self._url.netloc:
             raise httpx2.RequestError("the server leads to another host")
 
     async def messages(self) -> AsyncIterator[SessionMessage]:
@@ -1733,7 +1734,7 @@ class RemoteServer:
             # The session sets the protocol version in the headers of its requests and
             # notifications. Its answers and the GET of `listen` need the header, too.
             self._http.headers.update(headers)
-            self._is_initialized.set()
+            self.is_ready.set()
 
     async def _send_request(self, content: JSON, request_id: str) -> None:
         """Post a request, and resume its event stream if that ends without the answer.
@@ -1765,9 +1766,9 @@ class RemoteServer:
             self._on_closed(await self._try("GET", {}) or "closed its event stream")
             # Without the stream, neither an answer nor the endpoint can come.
             self._received.put_nowait(None)
-            self.has_endpoint.set()
+            self.is_ready.set()
             return
-        await self._is_initialized.wait()
+        await self.is_ready.wait()
         while SESSION_ID in self._http.headers:
             failure = await self._try("GET", {})
             # A server may have no such stream at all.
@@ -1829,7 +1830,7 @@ class RemoteServer:
         """Hand on the message of an event; return whether it answers this request."""
         if self.is_sse and event.event == "endpoint":
             self._endpoint = self._url.join(event.data)
-            self.has_endpoint.set()
+            self.is_ready.set()
         message = _read_message(event.data.encode())
         if message is None:
             return False
@@ -1896,7 +1897,7 @@ async def remote_transport(
     async with aclosing(server), anyio.create_task_group() as tasks:
         tasks.start_soon(server.listen)
         if server.is_sse:
-            await server.has_endpoint.wait()
+            await server.is_ready.wait()
         yield Streams(server.messages(), server.send)
         tasks.cancel_scope.cancel()
 
@@ -2349,8 +2350,7 @@ def main() -> None:
     form = "%(asctime)s %(levelname)s %(message)s"
     # Other loggers but uvicorn's are silent, because the SDK logs shortened messages of
     # servers. A secret that was cut is not found, and so not masked.
-    silent = logging.CRITICAL + 1
-    logging.basicConfig(format=form, handlers=[handler], level=silent)
+    logging.basicConfig(format=form, handlers=[handler], level=logging.CRITICAL + 1)
     is_serving = not options.check and not options.call
     log.setLevel(options.verbose or (logging.INFO if is_serving else logging.WARNING))
     # The objects of a large message are many, and no garbage. Python 3.11 would search
