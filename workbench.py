@@ -588,8 +588,7 @@ class DownstreamServer:
                 break
             if tool not in connection.tools:
                 near = find_nearest(self.prefix + tool, [self])
-                text = f"server '{self.name}' has no tool '{tool}', nearest: {near}"
-                raise ToolError(text)
+                raise ToolError(f"server '{self.name}' has no tool '{tool}', {near}")
             with suppress(NotDelivered):
                 return await connection.call({**params, "name": tool}, on_progress)
         raise ToolError(f"server '{self.name}' is not up: {connection.why_not_up()}")
@@ -724,7 +723,7 @@ class Workbench:
         for each in self.config.toolboxes:
             every += self.servers_of(each).values()
         form = "a full name {toolbox}__{server}__{tool} of this toolbox"
-        raise ToolError(f"expected {form}, nearest: {find_nearest(name, every)}")
+        raise ToolError(f"expected {form}, {find_nearest(name, every)}")
 
 
 @asynccontextmanager
@@ -740,7 +739,7 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
 
 
 def find_nearest(name: str, servers: Servers) -> str:
-    """The full names of tools of these servers that are most like this name.
+    """A text with the full names of these servers' tools that are most like this name.
 
     A server that is not up is taken to have the tool.
     """
@@ -749,7 +748,7 @@ def find_nearest(name: str, servers: Servers) -> str:
         names += [server.prefix + tool for tool in server.connection.tools]
         if server.connection.state is not State.UP:
             names.append(server.prefix + name.rpartition("__")[2])
-    return ", ".join(difflib.get_close_matches(name, names, cutoff=0))
+    return f"nearest: {', '.join(difflib.get_close_matches(name, names, cutoff=0))}"
 
 
 def compose_note(answer: JSON, up: Servers, patterns: list[str]) -> str:
@@ -1169,12 +1168,13 @@ class Connection:
         self.state = state
         self._reason = ""  # why the transport is closed
         self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
-        self._calls: set[object] = set()  # in flight
+        self._calls_in_flight = 0
         self._changed = anyio.Event()  # replaced by `_notify`
         # Requests for a listing of the tools are numbered. One listing answers all that
-        # came before it began.
-        self._requested_listing = 0
-        self._finished_listing = 0
+        # came before it began. These are the numbers of the last request, and of the
+        # last request that was answered.
+        self._requested = 0
+        self._listed = 0
 
     def _notify(self) -> None:
         """Wake everyone who waits for a state, the last call or a listing."""
@@ -1230,11 +1230,10 @@ class Connection:
         The method never raises: `why_not_up` has the reason of a failure.
         """
         open_transport = remote_transport if self.config.url else process_transport
+        callbacks = self.log_line, self.mark_closed
+        transport = open_transport(self.config, self.shared, *callbacks)
         try:
             with anyio.move_on_after(CONNECT_TIMEOUT) as starting:
-                transport = open_transport(
-                    self.config, self.shared, self.log_line, self.mark_closed
-                )
                 async with transport as streams, self._open_session(streams):
                     await self._negotiate()
                     await self._list_tools()
@@ -1310,7 +1309,7 @@ class Connection:
             tasks.start_soon(self._keep_current)
             await self.reach(State.DRAINING)
             tasks.cancel_scope.cancel()
-        await self._until(lambda: not self._calls)
+        await self._until(lambda: self._calls_in_flight == 0)
 
     async def _on_message(self, message: object) -> None:
         if not isinstance(message, types.ToolListChangedNotification):
@@ -1319,7 +1318,7 @@ class Connection:
         if not self._announces_changes():
             text = "Received tools notification from server without listChanged"
             log.warning("%s capability: %s", text, self.name)
-        if self._finished_listing < self._requested_listing:
+        if self._listed < self._requested:
             # One more listing follows, because this one may be older than the change.
             text = "Skipping duplicate discovery - already in progress"
             log.debug("%s for: %s", text, self.name)
@@ -1327,7 +1326,7 @@ class Connection:
 
     def _request_listing(self) -> None:
         """Have the tools listed again, in a listing that begins from now on."""
-        self._requested_listing += 1
+        self._requested += 1
         self._notify()
 
     async def wait_until_current(self) -> None:
@@ -1338,11 +1337,9 @@ class Connection:
         if self.state is State.UP and self._may_miss_changes:
             self._request_listing()
         await self.reach(State.UP)
-        number = self._requested_listing
+        number = self._requested
         with anyio.move_on_after(OPEN_TIMEOUT):
-            await self._until(
-                lambda: self._finished_listing >= number or self.state > State.UP
-            )
+            await self._until(lambda: self._listed >= number or self.state > State.UP)
 
     async def _keep_current(self) -> None:
         """List the tools whenever that was requested, one listing at a time.
@@ -1350,15 +1347,15 @@ class Connection:
         A listing that fails leaves the tools as they were.
         """
         while True:
-            await self._until(lambda: self._finished_listing < self._requested_listing)
-            number = self._requested_listing
+            await self._until(lambda: self._listed < self._requested)
+            number = self._requested
             try:
                 with anyio.fail_after(ANSWER_TIMEOUT):
                     await self._list_tools()
             except (MCPError, ToolError, ValueError, TimeoutError) as error:
                 log.warning("%s: kept its old tools: %s", self.name, explain(error))
                 self._may_miss_changes = True
-            self._finished_listing = number
+            self._listed = number
             self._notify()
             # A server may announce a change after each listing. Without this pause, its
             # listings would follow one another for ever.
@@ -1418,16 +1415,14 @@ class Connection:
     async def call(self, params: JSON, on_progress: OnProgress) -> JSON:
         """Send `tools/call` with these wire parameters, and return the wire result.
 
-        Cancelling the caller, such as with a time limit, cancels the call downstream.
-        Raises `NotDelivered`, `ToolError`, `ValidationError`, or the server's
-        `MCPError`.
+        The connection must be up. Cancelling the caller, such as with a time limit,
+        cancels the call downstream. Raises `NotDelivered`, `ToolError`,
+        `ValidationError`, or the server's `MCPError`.
         """
-        if self.state is not State.UP:
-            raise NotDelivered(self.why_not_up())
+        # Nothing was awaited since the caller has found the state UP. So `_stay_up`
+        # sees this call, and waits for it.
+        self._calls_in_flight += 1
         request = types.Request[JSON, str](method="tools/call", params=params)
-        in_flight = object()
-        # Nothing was awaited since the check of the state: `_stay_up` sees the call.
-        self._calls.add(in_flight)
         try:
             # `ClientSession.call_tool` would check the result against the tool's output
             # schema, and raise after the side effect has happened.
@@ -1438,12 +1433,10 @@ class Connection:
             # A server may use this code itself, and live on.
             if error.code != types.CONNECTION_CLOSED or self.state is State.UP:
                 raise
-            how = f"{self.why_not_up()}; the call may have taken effect"
-            raise ToolError(
-                f"server '{self.name}' {how}, and was not repeated"
-            ) from None
+            how = f"the server {self.why_not_up()}; the call may have taken effect"
+            raise ToolError(f"{how}, and was not repeated") from None
         finally:
-            self._calls.remove(in_flight)
+            self._calls_in_flight -= 1
             # Only a connection that drains is waiting for its calls.
             if self.state > State.UP:
                 self._notify()
