@@ -619,8 +619,8 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
         b"[mcp_servers.s]\n# x\n{": "as TOML.*line 3, column 1",
         b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
         b"[mcp_servers.s]\n{": "as TOML, because of its name",
-        b'{"\xe4": 1}': "as JSON in UTF-8",
-        "{}".encode("utf-16"): "as JSON in UTF-8",  # as PowerShell's `>` writes
+        b'{"\xe4": 1}': "as JSON: .utf-8",
+        "{}".encode("utf-16"): "as JSON: .utf-8",  # as PowerShell's `>` writes
     }
     for data, told in bad_files.items():
         path = tmp_path / ("c.toml" if data.startswith(b"[") else "c.json")
@@ -629,9 +629,7 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
             workbench.find_config(str(path))
         assert str(error.value).startswith(str(path))
         assert re.search(told, str(error.value))
-    with pytest.raises(
-        workbench.ConfigError, match="~no-such-user/file: .*o such file"
-    ):
+    with pytest.raises(workbench.ConfigError, match="No such.*~no-such-user/file"):
         workbench.find_config("~no-such-user/file")
 
 

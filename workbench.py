@@ -187,12 +187,9 @@ TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boole
 TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
 _VARIABLE = re.compile(r"\$\{(?:env:)?(?P<name>[A-Z_][A-Z0-9_]*)")
 _DEFAULT = r"(?: :- (?P<default> [^}]* ) )? \}"
-# A reference of another client, or of a shell.
-_FOREIGN = r"(?P<foreign> \$\{ [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b )"
-# The last alternative is a reference that is not closed.
-_REFERENCE = re.compile(
-    rf"{_VARIABLE.pattern} {_DEFAULT} | {_FOREIGN} | \$\{{", re.VERBOSE
-)
+# A reference of another client or of a shell, or one that is not closed.
+_OTHER = r"(?P<foreign> \$\{ [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b ) | \$\{"
+_REFERENCE = re.compile(rf"{_VARIABLE.pattern} {_DEFAULT} | {_OTHER}", re.VERBOSE)
 # Editors write JSON with comments and trailing commas. A string is matched first,
 # because neither means anything inside a string.
 _STRING = r'(?P<string> " (?: [^"\\] | \\. )* " )'
@@ -242,7 +239,7 @@ class _ConfigReader:
         # Each server of another client's file is a toolbox of its own.
         toolboxes = {}
         for path, table in tables.items():
-            for name, server in self.read_servers(path, table).items():
+            for name, server in self.servers(path, table).items():
                 text = server.description or f"Tools of the MCP server '{name}'"
                 toolboxes[name] = ToolboxConfig(text, {name: server})
         return toolboxes
@@ -252,14 +249,12 @@ class _ConfigReader:
         toolboxes = {}
         for name, at, entry in self.entries("toolboxes", table):
             text = self.read(f"{at}.description", entry.pop("description", None), str)
-            servers = self.read_servers(
-                f"{at}.mcpServers", entry.pop("mcpServers", None)
-            )
+            servers = self.servers(f"{at}.mcpServers", entry.pop("mcpServers", None))
             self.report_unknown_keys(at, entry)
             toolboxes[name] = ToolboxConfig(text, servers)
         return toolboxes
 
-    def read_servers(self, table_path: str, table: Any) -> dict[str, ServerConfig]:
+    def servers(self, table_path: str, table: Any) -> dict[str, ServerConfig]:
         """The servers of a table, except those that start this workbench again."""
         servers = {}
         for name, path, entry in self.entries(table_path, table):
@@ -290,7 +285,7 @@ class _ConfigReader:
             yield name, path, entry
 
     def report(self, path: str, problem: str) -> None:
-        """Add a problem to those that are told at the end."""
+        """Collect a problem; all of them are told together."""
         self.problems.append(f"{path}: {problem}")
 
     def report_unknown_keys(self, path: str, entry: JSON) -> None:
@@ -322,9 +317,7 @@ class _ConfigReader:
                     self.report(f"{path}.{key}", "expected the same in all spellings")
                 values[name] = value
         if bool(values.get("command")) == bool(values.get("url")):
-            self.report(
-                path, f"expected either command or url, unknown keys: {[*entry]}"
-            )
+            self.report(path, f"expected one of command and url, unknown: {[*entry]}")
         self.report_unknown_keys(path, entry)
         server = ServerConfig(**values)
         self.secrets += _find_secrets(server)
@@ -439,13 +432,12 @@ def _load_config(path: str) -> WorkbenchConfig:
     try:
         text = Path(os.path.expanduser(path)).read_text(encoding="utf-8-sig")
         if path.endswith(".toml"):
-            language = "TOML, because of its name,"
+            language = "TOML, because of its name"
             data = tomllib.loads(text)
         else:
             data = from_json(_TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, text)))
     except (OSError, ValueError) as error:
-        reason = f"cannot be read as {language} in UTF-8: {error}"
-        raise ConfigError(f"{path}: {reason}") from None
+        raise ConfigError(f"{path}: cannot be read as {language}: {error}") from None
     return parse_config(data, path, text)
 
 
