@@ -125,7 +125,7 @@ class ConfigError(SystemExit):
 class ServerConfig:
     """A downstream server: either a process (`command`) or an endpoint (`url`).
 
-    The type of a field is the JSON type that its key must have in a file.
+    A field's default has the JSON type that the value in a file must have.
     """
 
     command: str = ""
@@ -228,7 +228,7 @@ class _ConfigReader:
         with suppress(AttributeError, LookupError, TypeError, OSError):
             for path, project in data["projects"].items():
                 if Path(path) == Path.cwd():
-                    self.switched_off = {*project.get("disabledMcpServers", [])}
+                    self.switched_off = set(project.get("disabledMcpServers") or ())
                     tables[f"projects.{path}.mcpServers"] = project["mcpServers"]
         if "toolboxes" in tables:
             for path in tables.keys() - {"toolboxes"}:
@@ -393,7 +393,7 @@ def _find_forms(secrets: set[str]) -> tuple[str, ...]:
         # A path is shown, or nobody could see which file was not found.
         if len(text.strip()) >= 8 and not os.path.exists(text):
             encoded = json.dumps(text), json.dumps(text, ensure_ascii=False)
-            forms.update([text, *(form[1:-1] for form in encoded)])
+            forms.update([text], [form[1:-1] for form in encoded])
     return tuple(sorted(forms, key=len, reverse=True))
 
 
@@ -409,7 +409,7 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     withheld = {name: os.environ[name] for name in os.environ.keys() & named}
     # A model needs the names of toolboxes and servers, so they are not masked.
     names = [name for box in toolboxes.values() for name in box.servers]
-    secrets = {*withheld.values(), *reader.secrets}.difference(toolboxes, names)
+    secrets = set(reader.secrets).union(withheld.values()).difference(toolboxes, names)
     return WorkbenchConfig(toolboxes, withheld, _find_forms(secrets), source)
 
 
