@@ -431,13 +431,13 @@ BAD_CONFIGURATIONS = """
   servers.s: .*object.* found a boolean
   servers.s: .*command.*url
 {"mcpServers": {"s": {"comand": "s3cret", "enabled": true}, "t": {"args": "s3cret"}}}
-  mcpServers.s: .*command.*url.* .'comand', 'enabled'.
+  mcpServers.s: .*command.*url.* .'comand'.
   mcpServers.t.args: .*list.* found a string
-  mcpServers.t: .*command.*url.* .'args'.
+  mcpServers.t: .*command.*url
 {"mcpServers": {"s": {"command": "s3cret", "url": "http://${NO}/", "args": ["y", {}]}}}
   mcpServers.s.args.1.: .*string.* found an object
   mcpServers.s.url: \\${NO} is not set
-  mcpServers.s: .*command.*url.* .'command', 'url', 'args'.
+  mcpServers.s: .*command.*url
 {"mcpServers": {"s": {"command": "x", "toolFilters": ["a"], "tools": ["*"]}}}
   mcpServers.s.*tools
 {"mcpServers": {"s": {"command": "x", "toolFilter": ["a"]}, "t": {"command": "x", \
@@ -614,7 +614,7 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
 
 def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) -> None:
     bad_files = {
-        b"": "the file is empty",
+        b"": "as JSON.*EOF",
         b'{"a":\n x}': "line 2 column 2",
         b"[mcp_servers.s]\n# x\n{": "as TOML.*line 3, column 1",
         b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
@@ -629,7 +629,7 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
             workbench.find_config(str(path))
         assert str(error.value).startswith(str(path))
         assert re.search(told, str(error.value))
-    with pytest.raises(workbench.ConfigError, match="~no-such-user/file: cannot be read: No such file"):
+    with pytest.raises(workbench.ConfigError, match="no-such-user/file: .*No such"):
         workbench.find_config("~no-such-user/file")
 
 
@@ -2170,8 +2170,8 @@ COMMAND_LINES = {
     CALL + "}": (False, "^Größe$"),  # in UTF-8, whatever is usual
     CALL + ',"isError":true}': (True, "^Größe$"),  # as is stderr
     "bad.json --check": (True, "^mcpServers.bad: expected"),  # and nothing is started
-    "workbench-config.json --toolbox": (True, "expected no CONFIG with --toolbox"),
-    "workbench-config.json --http 0": (True, "expected no CONFIG with .*--http"),
+    "workbench-config.json --toolbox": (True, "expected no CONFIG.* with --toolbox"),
+    "workbench-config.json --http 0": (True, "expected no CONFIG.* with .*--http"),
     "--toolbox --http 99999": (True, "PORT.* found 99999"),
 }
 

@@ -121,23 +121,29 @@ class ConfigError(SystemExit):
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """A downstream server: either a process (`command`) or an endpoint (`url`)."""
+    """A downstream server: either a process (`command`) or an endpoint (`url`).
+
+    A field's default has the JSON type that the value in a file must have.
+    """
 
     command: str = ""
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    cwd: str | None = None
+    args: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    cwd: str = "."
     url: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
     transport: str = ""  # with a URL: `sse`, or anything else for Streamable HTTP
-    tool_filters: tuple[str, ...] = ("*",)
-    excluded_tools: tuple[str, ...] = ()
+    tool_filters: list[str] = field(default_factory=lambda: ["*"])
+    excluded_tools: list[str] = field(default_factory=list)
+    description: str = ""  # of the toolbox, if the server is a toolbox of its own
 
     def allows(self, tool: str) -> bool:
         """Whether a model may see and call the downstream tool of this name."""
-        matches = functools.partial(fnmatch.fnmatchcase, tool)
-        is_excluded = any(map(matches, self.excluded_tools))
-        return any(map(matches, self.tool_filters)) and not is_excluded
+
+        def matches(patterns: list[str]) -> bool:
+            return any(fnmatch.fnmatchcase(tool, pattern) for pattern in patterns)
+
+        return matches(self.tool_filters) and not matches(self.excluded_tools)
 
 
 @dataclass(frozen=True)
@@ -167,32 +173,21 @@ class WorkbenchConfig:
 
 
 _TABLE_KEYS = ("toolboxes", "mcpServers", "servers", "context_servers", "mcp_servers")
-_FILTER_KEYS = ("toolFilters", "includeTools", "enabled_tools", "tools")
-_EXCLUSION_KEYS = ("excludeTools", "disabledTools", "disabled_tools")
-# The fields of a `ServerConfig`, their types, and the keys that clients use for them.
-_FIELDS: dict[str, tuple[type, tuple[str, ...]]] = {
-    "command": (str, ("command",)),
-    "args": (list, ("args",)),
-    "env": (dict, ("env",)),
-    "cwd": (str, ("cwd",)),
-    "url": (str, ("url", "serverUrl", "httpUrl")),
-    "headers": (dict, ("headers",)),
-    "transport": (str, ("transport", "type")),
-    "tool_filters": (list, _FILTER_KEYS),
-    "excluded_tools": (list, _EXCLUSION_KEYS),
+# The keys that clients use for those fields of a `ServerConfig` whose key is not simply
+# the name of the field.
+_SPELLINGS = {
+    "url": ["url", "serverUrl", "httpUrl"],
+    "transport": ["transport", "type"],
+    "tool_filters": ["toolFilters", "includeTools", "enabled_tools", "tools"],
+    "excluded_tools": ["excludeTools", "disabledTools", "disabled_tools"],
 }
-_ENTRY_KEYS = {"description", "disabled", "enabled"}  # of a toolbox and of a server
-_SERVER_KEYS = _ENTRY_KEYS.union(*(keys for _, keys in _FIELDS.values()))
-TYPE_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
-TYPE_NAMES |= {bool: "a boolean", int: "a number", float: "a number"}
-TYPE_NAMES |= {type(None): "nothing"}  # and TOML has dates
-_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Z_][A-Z0-9_]*)")
-_REFERENCE = re.compile(
-    r"""\$\{ (?:env:)? (?P<name> [A-Z_][A-Z0-9_]* ) (?: :- (?P<default> [^}]* ) )? \}
-    | (?P<foreign> \$\{ [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b )  # of a client, of a shell
-    | \$\{  # not closed""",
-    re.VERBOSE,
-)
+TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
+TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
+_VARIABLE = re.compile(r"\$\{(?:env:)?(?P<name>[A-Z_][A-Z0-9_]*)")
+_DEFAULT = r"(?: :- (?P<default> [^}]* ) )? \}"
+# A reference of another client or of a shell, or one that is not closed.
+_OTHER = r"(?P<foreign> \$\{ [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b ) | \$\{"
+_REFERENCE = re.compile(rf"{_VARIABLE.pattern} {_DEFAULT} | {_OTHER}", re.VERBOSE)
 # Editors write JSON with comments and trailing commas. A string is matched first,
 # because neither means anything inside a string.
 _STRING = r'(?P<string> " (?: [^"\\] | \\. )* " )'
@@ -208,19 +203,15 @@ Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is no
 For migration guidance, see: "Upgrading" in README.md"""
 
 
-_Entry = tuple[str, str, JSON]  # name, path and content of a toolbox or a server
-
-
 @dataclass
 class _ConfigReader:
     """Reads a decoded configuration.
 
-    A reader collects the secrets, the names, and all problems with their places.
+    A reader collects the secrets, and all problems with their places.
     """
 
     problems: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
-    names: set[str] = field(default_factory=set)  # of toolboxes and servers
     switched_off: set[str] = field(default_factory=set)  # servers, by a client's list
 
     def read_file(self, content: Any) -> dict[str, ToolboxConfig]:
@@ -228,59 +219,53 @@ class _ConfigReader:
         data = self.expect("configuration", content, dict)
         if data.get("toolMode", "proxy") != "proxy":
             self.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
-        tables = self.find_tables(data)
-        if "toolboxes" in tables:
-            for path in tables.keys() - {"toolboxes"}:
-                log.warning("%s: not served, because there are toolboxes as well", path)
-            return self.read_toolboxes(tables["toolboxes"])
-        if not tables:
-            expected = " or ".join(_TABLE_KEYS)
-            self.problems.append(f"configuration: expected {expected} in {[*data]}")
-        return self.read_client_servers(tables)
-
-    def find_tables(self, data: JSON) -> JSON:
-        """The tables of toolboxes or servers in a file, by their paths."""
         tables = {key: data[key] for key in _TABLE_KEYS if key in data}
         # Claude Code keeps the servers of a project in its entry in ~/.claude.json, and
         # the names of those that are switched off there. On Windows, paths are equal
         # whatever their slashes and their case.
         with suppress(AttributeError, LookupError, TypeError, OSError):
-            projects = {Path(path): path for path in data["projects"]}
-            path = projects[Path.cwd()]
-            project = data["projects"][path]
-            self.switched_off = set(project.get("disabledMcpServers") or ())
-            tables[f"projects.{path}.mcpServers"] = project["mcpServers"]
-        return tables
+            for path, project in data["projects"].items():
+                if Path(path) == Path.cwd():
+                    self.switched_off = set(project.get("disabledMcpServers") or ())
+                    tables[f"projects.{path}.mcpServers"] = project["mcpServers"]
+        if "toolboxes" in tables:
+            for path in tables.keys() - {"toolboxes"}:
+                log.warning("%s: not served, because there are toolboxes as well", path)
+            return self.read_toolboxes(tables["toolboxes"])
+        if not tables:
+            self.report("configuration", f"expected one of {_TABLE_KEYS} in {[*data]}")
+        # Each server of another client's file is a toolbox of its own.
+        toolboxes = {}
+        for path, table in tables.items():
+            for name, server in self.servers(path, table).items():
+                text = server.description or f"Tools of the MCP server '{name}'"
+                toolboxes[name] = ToolboxConfig(text, {name: server})
+        return toolboxes
 
     def read_toolboxes(self, table: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of our own format."""
         toolboxes = {}
-        keys = _ENTRY_KEYS | {"mcpServers"}
-        for name, path, entry in self.entries("toolboxes", table, keys):
-            text = self.read(f"{path}.description", entry.get("description"), str)
-            members = entry.get("mcpServers")
-            found = self.entries(f"{path}.mcpServers", members, _SERVER_KEYS)
-            servers = {each: self.read_server(at, value) for each, at, value in found}
+        for name, at, entry in self.entries("toolboxes", table):
+            text = self.read(f"{at}.description", entry.pop("description", None), str)
+            servers = self.servers(f"{at}.mcpServers", entry.pop("mcpServers", None))
+            self.report_unknown_keys(at, entry)
             toolboxes[name] = ToolboxConfig(text, servers)
         return toolboxes
 
-    def read_client_servers(self, tables: JSON) -> dict[str, ToolboxConfig]:
-        """Another client's servers, each of them as a toolbox of its own."""
-        toolboxes = {}
-        for table_path, table in tables.items():
-            for name, path, entry in self.entries(table_path, table, _SERVER_KEYS):
-                given = entry.get("description", "")
-                text = self.read(f"{path}.description", given, str)
-                description = text or f"Tools of the MCP server '{name}'"
-                servers = {name: self.read_server(path, entry)}
-                toolboxes[name] = ToolboxConfig(description, servers)
-        return toolboxes
+    def servers(self, table_path: str, table: Any) -> dict[str, ServerConfig]:
+        """The servers of a table, except those that start this workbench again."""
+        servers = {}
+        for name, path, entry in self.entries(table_path, table):
+            server = self.read_server(path, entry)
+            files = [os.path.abspath(os.path.expanduser(word)) for word in server.args]
+            if os.path.abspath(__file__) in files and "--toolbox" not in server.args:
+                log.warning("%s: left out, because it starts this workbench", path)
+            else:
+                servers[name] = server
+        return servers
 
-    def entries(self, table_path: str, table: Any, keys: set[str]) -> Iterator[_Entry]:
-        """The toolboxes or servers of a table that are switched on.
-
-        An entry may have these keys, and others that begin with `_`.
-        """
+    def entries(self, table_path: str, table: Any) -> Iterator[tuple[str, str, JSON]]:
+        """Name, path and content of each toolbox or server that is switched on."""
         for name, value in self.expect(table_path, table, dict).items():
             path = f"{table_path}.{name}"
             # An entry whose name begins with `_` is a comment.
@@ -289,52 +274,49 @@ class _ConfigReader:
             entry = self.expect(path, value, dict)
             # Clients write null for what is not there.
             entry = {key: entry[key] for key in entry if entry[key] is not None}
-            is_on = self.expect(f"{path}.enabled", entry.get("enabled", True), bool)
-            is_off = self.expect(f"{path}.disabled", entry.get("disabled", False), bool)
-            if is_off or not is_on:
-                continue
-            if _starts_this_file(entry):
-                log.warning("%s: left out, because it starts this workbench", path)
+            on = self.expect(f"{path}.enabled", entry.pop("enabled", True), bool)
+            off = self.expect(f"{path}.disabled", entry.pop("disabled", False), bool)
+            if off or not on:
                 continue
             if re.search("^$|__|_$", name):
-                expected = "a name, without '__', and without '_' at its end"
-                self.problems.append(f"{path}: expected {expected}")
-            self.names.add(name)
-            unknown = {key for key in entry if not key.startswith("_")} - keys
-            self.report_unknown_keys(path, sorted(unknown))
+                self.report(path, "expected a name, without '__', not ending in '_'")
             yield name, path, entry
 
-    def report_unknown_keys(self, path: str, unknown: list[str]) -> None:
+    def report(self, path: str, problem: str) -> None:
+        """Collect a problem; all of them are told together."""
+        self.problems.append(f"{path}: {problem}")
+
+    def report_unknown_keys(self, path: str, entry: JSON) -> None:
         """Warn of unknown keys. A misspelt filter is a problem: it would not filter."""
-        known = (*_FILTER_KEYS, *_EXCLUSION_KEYS)
+        unknown = sorted(key for key in entry if not key.startswith("_"))
         for key in unknown:
-            # The cutoff lets one letter differ, or be missing, in all but `tools`.
-            if difflib.get_close_matches(key.lower(), map(str.lower, known), 1, 0.85):
-                problem = f"unknown here, a server has {', '.join(known)}"
-                self.problems.append(f"{path}.{key}: {problem}")
+            if _typo_forms(key) & _FILTER_FORMS:
+                self.report(f"{path}.{key}", f"expected one of {_FILTER_KEYS}")
         if unknown:
             log.warning("%s: unknown keys %s, ignored", path, unknown)
 
     def read_server(self, path: str, entry: JSON) -> ServerConfig:
-        """One server entry, in the spelling of this or another client."""
-        if isinstance(entry.get("tools"), dict):
-            # Codex keeps the approvals of tools in this object.
-            del entry["tools"]
+        """One server entry, in the spelling of this or another client.
+
+        The keys that are known are removed from the entry.
+        """
         values: JSON = {}
-        for name, (kind, spellings) in _FIELDS.items():
-            for key in spellings:
-                if key not in entry:
+        for name, default in vars(ServerConfig()).items():
+            for key in _SPELLINGS.get(name, [name]):
+                given = entry.pop(key, None)
+                # Codex keeps the approvals of tools in an object under `tools`.
+                if given is None or (key == "tools" and isinstance(given, dict)):
                     continue
-                value = self.read(f"{path}.{key}", entry[key], kind)
+                value = self.read(f"{path}.{key}", given, type(default))
                 if name == "excluded_tools":
                     # The exclusions of all spellings add up.
-                    value += values.get(name, ())
+                    value += values.get(name, [])
                 elif name == "tool_filters" and values.get(name, value) != value:
-                    problem = f"expected the same in all of {', '.join(spellings)}"
-                    self.problems.append(f"{path}.{key}: {problem}")
+                    self.report(f"{path}.{key}", "expected the same in all spellings")
                 values[name] = value
         if bool(values.get("command")) == bool(values.get("url")):
-            self.problems.append(f"{path}: expected command or url in {[*entry]}")
+            self.report(path, f"expected one of command and url, unknown: {[*entry]}")
+        self.report_unknown_keys(path, entry)
         server = ServerConfig(**values)
         self.secrets += _find_secrets(server)
         return server
@@ -345,7 +327,7 @@ class _ConfigReader:
             value = ["*"]
         value = self.expect(path, value, kind)
         if kind is list:
-            return tuple(self.read(f"{path}[{i}]", v, str) for i, v in enumerate(value))
+            return [self.read(f"{path}[{i}]", v, str) for i, v in enumerate(value)]
         if kind is dict:
             return {key: self.read(f"{path}.{key}", value[key], str) for key in value}
         return _REFERENCE.sub(functools.partial(self.expand, path), value)
@@ -354,9 +336,9 @@ class _ConfigReader:
         """The value, if it is of this JSON type; otherwise an empty one."""
         if isinstance(value, kind):
             return value
-        # Only the type is shown, because the value may be secret.
+        # Only the type is shown, because the value may be secret. TOML has dates.
         found = TYPE_NAMES.get(type(value), "a date")
-        self.problems.append(f"{path}: expected {TYPE_NAMES[kind]}, found {found}")
+        self.report(path, f"expected {TYPE_NAMES[kind]}, found {found}")
         return kind()
 
     def expand(self, path: str, reference: re.Match[str]) -> str:
@@ -370,17 +352,23 @@ class _ConfigReader:
             return value
         elif name:
             how = f"set it in `env` of {OUR_ENTRY}, or write ${{{name}:-default}}"
-            self.problems.append(f"{path}: ${{{name}}} is not set: {how}")
+            self.report(path, f"${{{name}}} is not set: {how}")
         else:
-            self.problems.append(f"{path}: ${{ is not closed, expected ${{NAME}}")
+            self.report(path, "${ is not closed, expected ${NAME}")
         return reference[0]
 
 
-def _starts_this_file(entry: JSON) -> bool:
-    """Whether an entry starts a workbench, such as a client's entry for this one."""
-    this_file = json.dumps(os.path.abspath(__file__))
-    words = json.dumps([entry.get("command"), entry.get("args")], default=str)
-    return this_file in words and '"--toolbox"' not in words
+def _typo_forms(key: str) -> set[str]:
+    """The key in small letters, and each form of it with one letter removed.
+
+    Two keys share a form if they are equal without at most one letter of each.
+    """
+    small = key.lower()
+    return {small[:i] + small[i + 1 :] for i in range(len(small) + 1)}
+
+
+_FILTER_KEYS = _SPELLINGS["tool_filters"] + _SPELLINGS["excluded_tools"]
+_FILTER_FORMS = set().union(*map(_typo_forms, _FILTER_KEYS))
 
 
 def _find_secrets(server: ServerConfig) -> list[str]:
@@ -402,8 +390,8 @@ def _find_forms(secrets: set[str]) -> tuple[str, ...]:
     for text in secrets.union("\n".join(secrets).splitlines()):
         # A path is shown, or nobody could see which file was not found.
         if len(text.strip()) >= 8 and not os.path.exists(text):
-            as_json = json.dumps(text, ensure_ascii=False)[1:-1]
-            forms |= {text, as_json, json.dumps(text)[1:-1]}
+            encoded = json.dumps(text), json.dumps(text, ensure_ascii=False)
+            forms.update([text], [form[1:-1] for form in encoded])
     return tuple(sorted(forms, key=len, reverse=True))
 
 
@@ -418,7 +406,8 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     named = set(_VARIABLE.findall(text + json.dumps(data, default=str)))
     withheld = {name: os.environ[name] for name in os.environ.keys() & named}
     # A model needs the names of toolboxes and servers, so they are not masked.
-    secrets = {*withheld.values(), *reader.secrets} - reader.names
+    names = [name for box in toolboxes.values() for name in box.servers]
+    secrets = set(reader.secrets).union(withheld.values()).difference(toolboxes, names)
     return WorkbenchConfig(toolboxes, withheld, _find_forms(secrets), source)
 
 
@@ -430,31 +419,29 @@ def find_config(argument: str | None) -> WorkbenchConfig:
     if path is None and os.path.exists("workbench-config.json"):
         path = "workbench-config.json"
     if path is not None:
-        data, text = _read_file(path)
-        return parse_config(data, path, text)
-    server = ServerConfig(sys.executable, (os.path.abspath(__file__), "--toolbox"))
+        return _load_config(path)
+    server = ServerConfig(sys.executable, [os.path.abspath(__file__), "--toolbox"])
     note = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
     demo = ToolboxConfig(f"Echo and time. {note}", {"toolbox": server})
     return WorkbenchConfig({"demo": demo}, source=note)
 
 
-def _read_file(path: str) -> tuple[Any, str]:
-    """The content of a file, decoded and as it is. Raises `ConfigError`."""
+def _load_config(path: str) -> WorkbenchConfig:
+    """Read and check a file. Raises `ConfigError`."""
     language = "JSON"
     try:
         text = Path(os.path.expanduser(path)).read_text(encoding="utf-8-sig")
-        if not text.strip():
-            raise ValueError("the file is empty")
         if path.endswith(".toml"):
             language = "TOML, because of its name"
-            return tomllib.loads(text), text
-        plain = _TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, text))
-        return from_json(plain), text
+            data = tomllib.loads(text)
+        else:
+            data = from_json(_TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, text)))
     except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-    except (ValueError, RecursionError) as error:
-        problem = f"cannot be read as {language}, saved as UTF-8: {error}"
-    raise ConfigError(f"{path}: {problem}")
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        how = f"cannot be read as {language}, saved as UTF-8"
+        raise ConfigError(f"{path}: {how}: {error}") from None
+    return parse_config(data, path, text)
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -1643,7 +1630,7 @@ async def process_transport(
         command = get_windows_executable_command(command)
     words = map(os.path.expanduser, (command, *config.args))
     env = {**shared.environment, **config.env}
-    cwd = os.path.expanduser(config.cwd or ".")
+    cwd = os.path.expanduser(config.cwd)
     options: JSON = {"env": env, "cwd": cwd, "start_new_session": True}
     # On Windows, a group of its own keeps Ctrl-C from a server; there are no sessions.
     options["creationflags"] = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
@@ -1974,6 +1961,15 @@ def toolbox_app(bound_to: str) -> ASGIApp:
     sse = SseServerTransport("/mcp/messages")
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_renamed(message: Message) -> None:
+            # The SDK says `session_id`, and 404 for an unknown session. Clients of the
+            # TypeScript toolbox expect `sessionId` and 400.
+            if message.get("status") == 404:
+                message["status"] = 400
+            if message.get("body", b"").startswith(b"event: endpoint"):
+                message["body"] = message["body"].replace(b"session_id", b"sessionId")
+            await send(message)
+
         if scope["type"] != "http":
             # The lifespan of the Streamable HTTP sessions.
             return await http(scope, receive, send)
@@ -1990,32 +1986,14 @@ def toolbox_app(bound_to: str) -> ASGIApp:
         elif request.url.path == "/mcp/messages":
             query = scope["query_string"].replace(b"sessionId=", b"session_id=")
             scope["query_string"] = query
-            await sse.handle_post_message(scope, receive, _renaming(send))
+            await sse.handle_post_message(scope, receive, send_renamed)
         elif route == "GET /mcp" and SESSION_ID not in request.headers:
-            streams = sse.connect_sse(scope, receive, _renaming(send))
-            async with streams as (read, write):
+            async with sse.connect_sse(scope, receive, send_renamed) as (read, write):
                 await server.run(read, write, server.create_initialization_options())
         else:
             await http(scope, receive, send)
 
     return app
-
-
-def _renaming(send: Send) -> Send:
-    """Change the older SSE transport's responses to the form that its clients know.
-
-    The SDK names the parameter `session_id`, and answers 404 for an unknown session.
-    Clients of the TypeScript toolbox expect `sessionId` and 400.
-    """
-
-    async def send_renamed(message: Message) -> None:
-        if message.get("status") == 404:
-            message["status"] = 400
-        if message.get("body", b"").startswith(b"event: endpoint"):
-            message["body"] = message["body"].replace(b"session_id", b"sessionId")
-        await send(message)
-
-    return send_renamed
 
 
 # === Running ==========================================================================
@@ -2135,20 +2113,20 @@ async def check(config: WorkbenchConfig) -> int:
 
     Returns the exit status: 1 if a server has failed, or if there is none.
     """
+    servers: Servers = []
     async with running_workbench(config) as workbench:
-        reports = []
         for toolbox in config.toolboxes:
-            for server in workbench.servers_of(toolbox).values():
-                reports.append(_report(workbench, server))
-        results = await asyncio.gather(*reports)
-        if not results:
-            print(f"No server is configured in {config.source}.")
-        elif any(results):
+            servers += workbench.servers_of(toolbox).values()
+        results = await asyncio.gather(*map(_report, servers))
+        if any(results):
             _print_context(workbench)
-        return int(not results or not all(results))
+    if not results:
+        print(f"No server is configured in {config.source}.")
+        return 1
+    return int(not all(results))
 
 
-async def _report(workbench: Workbench, server: DownstreamServer) -> bool:
+async def _report(server: DownstreamServer) -> bool:
     """Start a server and print a line about it; return whether it is all right."""
     connection = server.start()
     loop = asyncio.get_running_loop()
@@ -2159,10 +2137,10 @@ async def _report(workbench: Workbench, server: DownstreamServer) -> bool:
     took = f"{loop.time() - began:5.1f} s"
     if connection.state is not State.UP:
         result = f"FAILED  {took}  " + connection.why_not_up(separator="\n    ")
-    elif not connection.tools and server.config.tool_filters != ("*",):
+    elif not connection.tools and server.config.tool_filters != ["*"]:
         result = f"FAILED  {took}  no tool of this server matches its toolFilters"
     else:
-        answer = workbench.compose(server.toolbox_name, [server], ["*"])
+        answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
         cost = _cost(compact(answer))
         result = f"ok      {took}  {len(connection.tools):3} tools  {cost}"
     # In another client's file, each server is a toolbox of its own name.
@@ -2204,8 +2182,7 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     given["arguments"] = " ".join(words) or "{}"
     async with Client(create_server(config), mode="legacy") as client:
         result = await client.call_tool("use_tool", given)
-    form: JSON = {"by_alias": True, "exclude_none": True, "exclude": {"result_type"}}
-    output = result.model_dump_json(indent=2, **form)
+    output = result.model_dump_json(indent=2, by_alias=True, exclude_unset=True)
     if {block.type for block in result.content} == {"text"}:
         output = "\n".join(getattr(block, "text", "") for block in result.content)
     print(output, file=sys.stderr if result.is_error else sys.stdout)
@@ -2307,19 +2284,18 @@ def parse_arguments() -> argparse.Namespace:
     as_it_is = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_it_is)
     add = parser.add_argument
+    either = parser.add_mutually_exclusive_group().add_argument
     add("config", nargs="?", metavar="CONFIG", help="path of the configuration file")
-    add("--check", action="store_true", help="start every server, report on each")
-    add("--call", nargs="+", metavar=("NAME", "JSON"), help="call one tool")
+    either("--check", action="store_true", help="start every server, report on each")
+    either("--call", nargs="+", metavar=("NAME", "JSON"), help="call one tool")
     add("--toolbox", action="store_true", help="serve the built-in echo and time")
     add("--http", metavar="[HOST:]PORT", type=_http_address, help="serve it over HTTP")
     add("--verbose", action="store_const", const=logging.DEBUG, help="log debug lines")
     add("--version", action="version", version=f"mcp-workbench {__version__}")
     options = parser.parse_args()
-    is_toolbox = options.toolbox or options.http is not None
-    if sum(map(bool, (options.check, options.call, is_toolbox))) > 1:
-        parser.error("expected only one of --check, --call and --toolbox")
-    if options.config is not None and is_toolbox:
-        parser.error("expected no CONFIG with --toolbox or --http")
+    is_toolbox = options.toolbox or options.http
+    if is_toolbox and any((options.config, options.check, options.call)):
+        parser.error("expected no CONFIG, --check or --call with --toolbox or --http")
     return options
 
 
@@ -2352,7 +2328,7 @@ def main() -> None:
     status = int(not is_serving)  # of work that was stopped
     on_end = functools.partial(start_countdown, status)
     work: Awaitable[int | None]
-    if options.http is not None:
+    if options.http:
         work = serve_http(*options.http)
     elif options.toolbox:
         work = serve_stdio(create_toolbox_server(), on_end)
