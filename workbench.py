@@ -1077,6 +1077,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 Mask = Callable[[str], str]
 OnOutput = Callable[[bytes], None]
 OnClosed = Callable[[str], None]
+Messages = AsyncIterator[SessionMessage]
 MASK_LIMIT = 1 << 16  # bytes of a line or a text that is masked and shown
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 
@@ -1090,7 +1091,7 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
     its streams; `aclose` does nothing, because the transport closes what is behind.
     """
 
-    messages: AsyncIterator[SessionMessage]
+    messages: Messages
     transmit: Callable[[SessionMessage], Awaitable[None]]
 
     async def receive(self) -> SessionMessage:
@@ -1503,9 +1504,7 @@ async def _lines(read: Read, limit: int) -> AsyncIterator[bytes]:
         yield bytes(line)
 
 
-async def read_messages(
-    read: Read, on_output: OnOutput
-) -> AsyncIterator[SessionMessage]:
+async def read_messages(read: Read, on_output: OnOutput) -> Messages:
     """The messages that can be read, one a line; `on_output` gets all other lines.
 
     A line that is too long ends the messages. If the line were skipped, a call that it
@@ -1551,7 +1550,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         # A child of the server may hold the pipes open for as long as it likes.
         asyncio.get_running_loop().call_later(OUTPUT_TIMEOUT, self._process.close)
 
-    async def messages(self) -> AsyncIterator[SessionMessage]:
+    async def messages(self) -> Messages:
         """The messages on stdout, to its end.
 
         Then the transport is closed, with the exit status of the process as the reason.
@@ -1641,8 +1640,7 @@ async def process_transport(
         try:
             _, process = await loop.subprocess_exec(factory, *words, **options)
         except OSError as error:
-            path = env.get("PATH", "")
-            raise ToolError(_explain_start(config, cwd, path, error)) from None
+            raise ToolError(_explain_start(config.command, cwd, env, error)) from None
     try:
         yield Streams(process.messages(), process.send)
     finally:
@@ -1650,14 +1648,15 @@ async def process_transport(
             await process.stop()
 
 
-def _explain_start(config: ServerConfig, cwd: str, path: str, error: OSError) -> str:
+def _explain_start(command: str, cwd: str, env: JSON, error: OSError) -> str:
     """The reason why a process could not be started, and what to do about it."""
     if not os.path.isdir(cwd):
         return f"cwd: no such directory: {cwd}"
+    path = env.get("PATH")
     how = f"give its full path, or set PATH in `env` of {OUR_ENTRY} (PATH is {path})"
-    if " " in config.command:
+    if " " in command:
         how = "put its arguments into `args`"
-    return f"command {config.command!r}: {error.strerror}: {how}"
+    return f"command {command!r}: {error.strerror}: {how}"
 
 
 class RemoteServer:
@@ -1695,7 +1694,7 @@ class RemoteServer:
         if request.url.netloc != self._url.netloc:
             raise httpx2.RequestError("the server leads to another host")
 
-    async def messages(self) -> AsyncIterator[SessionMessage]:
+    async def messages(self) -> Messages:
         """The messages of all responses and event streams."""
         while item := await self._received.get():
             yield item
@@ -2019,7 +2018,7 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
     outgoing, unsent = anyio.create_memory_object_stream[bytes](math.inf)
     error = types.ErrorData(code=types.METHOD_NOT_FOUND, message="Method not found")
 
-    async def messages() -> AsyncIterator[SessionMessage]:
+    async def messages() -> Messages:
         async for item in read_messages(_read_stdin, on_output=lambda _: None):
             match item.message:
                 case types.JSONRPCRequest(id=asked, method="server/discover"):
