@@ -614,13 +614,13 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
 
 def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) -> None:
     bad_files = {
-        b"": "as JSON.*EOF",
+        b"": "expected JSON.*EOF",
         b'{"a":\n x}': "line 2 column 2",
-        b"[mcp_servers.s]\n# x\n{": "as TOML.*line 3, column 1",
+        b"[mcp_servers.s]\n# x\n{": "expected TOML.*line 3, column 1",
         b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
-        b"[mcp_servers.s]\n{": "as TOML, because of its name",
-        b'{"\xe4": 1}': "saved as UTF-8",
-        "{}".encode("utf-16"): "saved as UTF-8",  # as PowerShell's `>` writes
+        b"[mcp_servers.s]\n{": "expected TOML, because of its name",
+        b'{"\xe4": 1}': "expected JSON in UTF-8",
+        "{}".encode("utf-16"): "expected JSON in UTF-8",  # as PowerShell's `>` writes
     }
     for data, told in bad_files.items():
         path = tmp_path / ("c.toml" if data.startswith(b"[") else "c.json")

@@ -432,15 +432,14 @@ def _load_config(path: str) -> WorkbenchConfig:
     try:
         text = Path(os.path.expanduser(path)).read_text(encoding="utf-8-sig")
         if path.endswith(".toml"):
-            language = "TOML, because of its name"
+            language = "TOML, because of its name,"
             data = tomllib.loads(text)
         else:
             data = from_json(_TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, text)))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        how = f"cannot be read as {language}, saved as UTF-8"
-        raise ConfigError(f"{path}: {how}: {error}") from None
+        raise ConfigError(f"{path}: expected {language} in UTF-8: {error}") from None
     return parse_config(data, path, text)
 
 
