@@ -58,8 +58,8 @@ from time import sleep
 from typing import Annotated, Any, NamedTuple, cast, get_args
 
 # The SDK is written on anyio, whose cancel scopes and task groups serve here as well.
-# asyncio is used for what anyio lacks: processes that report their exit, and tasks and
-# timers without a block. All packages, pywin32 included, are dependencies of `mcp`.
+# asyncio is used for processes that report their exit, for tasks and timers without a
+# block, and where it is shorter. All packages, pywin32 included, come with `mcp`.
 try:
     import tomllib
 
@@ -87,20 +87,20 @@ __version__ = "0.10.0"
 
 # All timeouts are in seconds. A client that ends the workbench closes its stdin, waits
 # 2 s, sends SIGTERM, waits 2 s and kills it. The servers must have ended before that,
-# so 2 * EXIT_GRACE + 2 * OUTPUT_TIMEOUT < EXIT_TIMEOUT < 4.
+# so 2 * EXIT_GRACE + 3 * OUTPUT_TIMEOUT < EXIT_TIMEOUT < 4.
 OPEN_TIMEOUT = 5.0  # until `open_toolbox` answers with the servers that are up
 ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
 CONNECT_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
 REPLY_TIMEOUT = 10.0  # for a connection to a remote server, and for a notification
 HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new one
-LISTING_PAUSE = 1.0  # between two listings that a server's announcements cause
+LISTING_PAUSE = 1.0  # between two listings of a server that is up
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
 EXIT_TIMEOUT = 2.8  # for the whole shutdown
 OUTPUT_TIMEOUT = 0.25  # for what is left of a process after its end, such as output
 
 ANSWER_LIMIT = 20_000  # characters of an answer of `open_toolbox`
 TEXT_LIMIT = 1_000  # characters of one description, where an answer is too long
-NOTE_LIMIT = 150  # characters of the sentences about what an answer lacks
+NOTE_RESERVE = 150  # characters of the sentences about what an answer lacks
 MAX_PAGES = 250  # of one `tools/list`; a server with more pages is looping
 
 # In this file, a name that begins with an underscore is used in its own section only.
@@ -156,7 +156,7 @@ class ToolboxConfig:
 
 @dataclass(frozen=True)
 class WorkbenchConfig:
-    """A checked configuration, with its `${VAR}` references expanded."""
+    """A configuration of the right form, with its `${VAR}` references expanded."""
 
     toolboxes: Mapping[str, ToolboxConfig]
     # The environment variables that the file names. A server gets such a variable only
@@ -166,7 +166,7 @@ class WorkbenchConfig:
     source: str = ""  # where it came from, for messages
 
     def mask(self, text: str) -> str:
-        """The text without secrets and control characters, fit to be shown."""
+        """The text without control characters, and with `***` for each known secret."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
         return _CONTROLS.sub(" ", text)
@@ -257,7 +257,8 @@ class _ConfigReader:
         servers = {}
         for name, path, entry in self.entries(table_path, table):
             server = self.read_server(path, entry)
-            files = [os.path.abspath(os.path.expanduser(word)) for word in server.args]
+            words = [server.command, *server.args]
+            files = [os.path.abspath(os.path.expanduser(word)) for word in words]
             if os.path.abspath(__file__) in files and "--toolbox" not in server.args:
                 log.warning("%s: left out, because it starts this workbench", path)
             else:
@@ -287,7 +288,7 @@ class _ConfigReader:
         self.problems.append(f"{path}: {problem}")
 
     def report_unknown_keys(self, path: str, entry: JSON) -> None:
-        """Warn of unknown keys. A misspelt filter is a problem: it would not filter."""
+        """Warn of unknown keys. A misspelt filter is a problem: it filters nothing."""
         unknown = sorted(key for key in entry if not key.startswith("_"))
         for key in unknown:
             if _typo_forms(key) & _FILTER_FORMS:
@@ -372,7 +373,7 @@ _FILTER_FORMS = set().union(*map(_typo_forms, _FILTER_KEYS))
 
 
 def _find_secrets(server: ServerConfig) -> list[str]:
-    """The parts of a server's configuration that no log and no error may show."""
+    """The parts of a server's configuration that may be secret."""
     address = server.url.partition("://")[2] or server.url
     # A password may have any character, but `/@` begins a name in a path.
     login = address[: max(address.replace("/@", "//").rfind("@"), 0)]
@@ -388,7 +389,8 @@ def _find_forms(secrets: set[str]) -> tuple[str, ...]:
     forms: set[str] = set()
     # The lines of a secret are secrets, because stderr is shown line by line.
     for text in secrets.union("\n".join(secrets).splitlines()):
-        # A path is shown, or nobody could see which file was not found.
+        # A short text may occur by chance, and is shown. A path that exists is no
+        # secret.
         if len(text.strip()) >= 8 and not os.path.exists(text):
             encoded = json.dumps(text), json.dumps(text, ensure_ascii=False)
             forms.update([text], [form[1:-1] for form in encoded])
@@ -413,9 +415,8 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
 
 def find_config(argument: str | None) -> WorkbenchConfig:
     """The configuration to serve: a file's, or the demo. Raises `ConfigError`."""
-    path = argument
-    if path is None:
-        path = os.environ.get("WORKBENCH_CONFIG") or None
+    default = os.environ.get("WORKBENCH_CONFIG") or None
+    path = default if argument is None else argument
     if path is None and os.path.exists("workbench-config.json"):
         path = "workbench-config.json"
     if path is not None:
@@ -508,7 +509,7 @@ def first_problem(error: ValidationError) -> str:
 
 @dataclass
 class DownstreamServer:
-    """A configured server, from the first use of its toolbox to the end of the program.
+    """A configured server, from the first look-up of its toolbox to the program's end.
 
     Each start of the server makes a new `Connection`. This class alone decides when a
     server is started again, what the new start waits for, and which calls are repeated.
@@ -549,13 +550,15 @@ class DownstreamServer:
         await connection.run()
 
     async def connect(self) -> Connection:
-        """Wait until the server is up with current tools, or has failed to start."""
+        """Wait until the server is up, with its tools listed anew if that is due.
+
+        The server may also have failed to start: see the connection's state.
+        """
         connection = self.start()
         was_up = connection.state is State.UP
         await connection.wait_until_current()
         if was_up and connection.state is not State.UP:
-            # The listing has shown that the connection was lost. A new connection is
-            # not up yet, so this happens once.
+            # The listing has shown that the connection was lost.
             return await self.connect()
         return connection
 
@@ -592,7 +595,7 @@ class Workbench:
     config: WorkbenchConfig
     shared: Shared
     task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
-    # By name, the toolboxes that were opened or used, with all their servers.
+    # By name, the toolboxes whose servers were looked up. A server is started later.
     open_toolboxes: dict[str, dict[str, DownstreamServer]] = field(default_factory=dict)
 
     def servers_of(self, toolbox: str) -> dict[str, DownstreamServer]:
@@ -610,6 +613,13 @@ class Workbench:
                 for name, config in self.config.toolboxes[toolbox].servers.items()
             }
         return self.open_toolboxes[toolbox]
+
+    def all_servers(self) -> Servers:
+        """All configured servers, without starting them."""
+        servers: Servers = []
+        for toolbox in self.config.toolboxes:
+            servers += self.servers_of(toolbox).values()
+        return servers
 
     async def open(
         self, toolbox: str, patterns: list[str], on_progress: ProgressFnT
@@ -629,8 +639,8 @@ class Workbench:
         async def wait_for(server: DownstreamServer) -> None:
             connection = await server.connect()
             if connection.state is State.UP:
-                # Now that one server is up, the wait is shorter. If `OPEN_TIMEOUT` has
-                # passed already, the wait ends at once.
+                # After the first server is up, the others have until `OPEN_TIMEOUT`. A
+                # deadline in the past ends the wait at once.
                 waiting.cancel_scope.deadline = began + OPEN_TIMEOUT
             settled.append(server)
             await on_progress(len(settled), len(servers), server.server_name)
@@ -652,11 +662,11 @@ class Workbench:
         An answer for the whole toolbox always has the servers' own instructions. An
         answer for patterns has them only if no earlier answer had them in full.
         """
-        up: Servers = []
+        up = [server for server in servers if server.connection.state is State.UP]
         answer: JSON = {
             "toolbox": toolbox,
             "description": self.config.toolboxes[toolbox].description,
-            "servers_connected": 0,
+            "servers_connected": len(up),
             "servers_failed": {},
             "servers_connecting": [],
             "note": "",
@@ -671,7 +681,6 @@ class Workbench:
             elif connection.state is not State.UP:
                 answer["servers_failed"][name] = connection.why_not_up()
             else:
-                up.append(server)
                 found = [
                     describe_tool(server, tool)
                     for tool in connection.tools.values()
@@ -682,7 +691,6 @@ class Workbench:
                 text = connection.session.instructions
                 if text and (is_new or patterns == ["*"]):
                     answer["instructions"][name] = text
-        answer["servers_connected"] = len(up)
         answer["note"] = compose_note(answer, up, patterns)
         if json_length(answer) > ANSWER_LIMIT:
             shrink(answer)
@@ -705,11 +713,8 @@ class Workbench:
             servers = self.servers_of(toolbox)
             if parts[0] == toolbox and parts[1] in servers:
                 return await servers[parts[1]].call(parts[2], params, on_progress)
-        every: Servers = []
-        for each in self.config.toolboxes:
-            every += self.servers_of(each).values()
         form = "a full name {toolbox}__{server}__{tool} of this toolbox"
-        raise ToolError(f"expected {form}, {find_nearest(name, every)}")
+        raise ToolError(f"expected {form}, {find_nearest(name, self.all_servers())}")
 
 
 @asynccontextmanager
@@ -786,21 +791,22 @@ def shrink(answer: JSON) -> None:
 
     Long texts are cut first. Then the longest tools are reduced to a name and a short
     description, and then to the name alone, which is never cut. The reduction stops as
-    soon as the answer fits. The note says how to get missing schemas and instructions.
+    soon as the answer fits. The note says how to get what is missing.
     """
     tools = answer["tools"]
     short_texts = answer["servers_failed"], answer["instructions"]
-    # Many texts share a quarter of the answer, because escapes may double their length.
+    # These texts share a quarter of the answer. Escapes may double that to a half, and
+    # the tools need the rest.
     limit = min(TEXT_LIMIT, ANSWER_LIMIT // 4 // max(sum(map(len, short_texts)), 1))
     for texts in short_texts:
         for name in texts:
             texts[name] = shorten(texts[name], limit)
     for entry in (answer, *tools):
         entry["description"] = shorten(entry["description"], TEXT_LIMIT)
-    if len(tools) == 1:
+    if len(tools) < 2:
         return  # A tool that is asked for alone always comes with its schema.
     how = "Call open_toolbox with names of tools in 'tools' to get what is missing."
-    excess = json_length(answer) + NOTE_LIMIT - ANSWER_LIMIT
+    excess = json_length(answer) + NOTE_RESERVE - ANSWER_LIMIT
     for kept in ({"name", "description"}, {"name"}):
         for tool in sorted(tools, key=json_length, reverse=True):
             if excess > 0:
@@ -873,10 +879,11 @@ def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> OwnTool:
 
 
 def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
-    """A low-level MCP server of these tools, whose errors are masked.
+    """A low-level MCP server of these tools. The texts of their errors are masked.
 
     A tool is called with the request's context and its validated arguments. A
-    `ToolError` becomes a result with `isError`, and an `MCPError` is passed on.
+    `ToolError` becomes a result with `isError`. An `MCPError` is passed on, with its
+    data as they are.
     """
     adapters = {tool.declaration.name: tool.adapter for tool in tools}
 
@@ -1028,10 +1035,9 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 
     async def tell_roots_changed(context: Any, _: object) -> None:
         workbench: Workbench = context.lifespan_context
-        for toolbox in workbench.open_toolboxes.values():
-            for server in toolbox.values():
-                tell = server.connection.tell_roots_changed
-                workbench.task_group.start_soon(tell)
+        for server in workbench.all_servers():
+            tell = server.connection.tell_roots_changed
+            workbench.task_group.start_soon(tell)
 
     server = tool_server("mcp-workbench", meta_tools(config), config.mask)
     server.instructions = instructions(config)
@@ -1085,9 +1091,9 @@ _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
     """Both directions of a connection, in the form that the SDK's sessions want.
 
-    A session reads with `async for`. anyio ends such a loop at an `EndOfStream`, and
-    Python at the StopAsyncIteration that the end of `messages` raises. The SDK closes
-    its streams; `aclose` does nothing, because the transport closes what is behind.
+    A session reads with `async for`. When `messages` ends, `receive` raises
+    StopAsyncIteration, which ends that loop. The SDK closes its streams. `aclose` does
+    nothing, because the transport closes what is behind.
     """
 
     messages: Messages
@@ -1149,8 +1155,8 @@ class Connection:
         self.session: ClientSession  # as soon as the transport is there
         self.tools: dict[str, types.Tool] = {}  # by name, those that the filters allow
         # A change may be missed: a remote server's announcement is lost while its event
-        # stream is broken, and any listing may fail. The tools of such a server are
-        # listed again before each use of the list.
+        # stream is broken, and any listing may fail. `wait_until_current` then has the
+        # tools listed again.
         self._may_miss_changes = bool(config.url)
         self.state = state
         self._reason = ""  # why the transport is closed
@@ -1186,10 +1192,10 @@ class Connection:
         await self._until(lambda: self.state >= state)
 
     def mark_closed(self, reason: str) -> None:
-        """Send nothing from now on, and record why.
+        """Record why the connection closes. If it was up, no more calls are sent.
 
-        The transport calls this method, and `run` for a start that has failed. The
-        first reason is kept, because later ones are consequences of the first.
+        The transport calls this method, and `run` after any failure. The first reason
+        is kept, because later ones are consequences of the first.
         """
         if not self._reason:
             self._reason = " ".join(self.shared.mask(reason).split())
@@ -1306,7 +1312,8 @@ class Connection:
             text = "Received tools notification from server without listChanged"
             log.warning("%s capability: %s", text, self.name)
         if self._listed < self._requested:
-            # One more listing follows, because this one may be older than the change.
+            # The listing in progress may be older than the change. So none is begun
+            # beside it, but one more follows.
             text = "Skipping duplicate discovery - already in progress"
             log.debug("%s for: %s", text, self.name)
         self._request_listing()
@@ -1355,8 +1362,8 @@ class Connection:
         """
         tools: dict[str, types.Tool] = {}
         cursor: str | None = None
-        # A cursor that is missing ends the loop, because it was seen before the first
-        # page. So does a cursor that is empty or repeated.
+        # The first request has the cursor None. The loop ends at None, at an empty
+        # cursor, and at one that was sent before.
         seen: set[str | None] = {""}
         while cursor not in seen and len(seen) <= MAX_PAGES:
             seen.add(cursor)
@@ -1367,8 +1374,9 @@ class Connection:
                 if error.code != types.METHOD_NOT_FOUND:
                     raise
                 break  # the server has no tools
-            # A schema that is nested too deeply for JSON fails its own server here.
-            # Later, it would fail the toolbox's answer, which nests it deeper.
+            # A schema may be nested too deeply for JSON. The answer of `open_toolbox`
+            # nests it deeper than the page does, and so do the four lists. So only its
+            # own server fails, here.
             compact([[[[page]]]])
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
             cursor = page.next_cursor
@@ -1380,7 +1388,7 @@ class Connection:
         log.debug("%s: its tools are %s", self.name, ", ".join(tools))
         for pattern in set(self.config.tool_filters) - {"*"}:
             if not any(fnmatch.fnmatchcase(tool, pattern) for tool in tools):
-                log.warning("%s: toolFilters: %r matches no tool", self.name, pattern)
+                log.warning("%s: toolFilters: %r offers no tool", self.name, pattern)
         self.tools = tools
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
@@ -1424,14 +1432,12 @@ class Connection:
             raise ToolError(f"{how}, and was not repeated") from None
         finally:
             self._calls_in_flight -= 1
-            # Only a connection that drains is waiting for its calls.
-            if self.state > State.UP:
-                self._notify()
+            self._notify()
         if result.get("resultType") == "input_required":
             how = "in a way of 2026-07-28 that the workbench does not pass on"
             raise ToolError(f"server '{self.name}' asks for input {how}")
-        # The SDK accepts any answer of a 2026-07-28 server that has a `resultType`. The
-        # check raises what is wrong, and does not change the result.
+        # The SDK accepts any answer of a 2026-07-28 server that has a `resultType`.
+        # `model_validate` raises what is wrong, and `result` stays as it is.
         types.CallToolResult.model_validate(result, by_name=False)
         return result
 
@@ -1440,9 +1446,9 @@ class Connection:
 # A connection's messages travel over the pipes of a process, or over HTTP to a remote
 # server. The last part of this section is for Windows alone.
 
-# The size in bytes of the buffer for output that nobody has taken yet. The buffer is
-# larger than a pipe. So all output is in the buffer when the pipes are closed,
-# `OUTPUT_TIMEOUT` after the exit.
+# The limit in bytes from which asyncio stops reading output that nobody has taken yet.
+# The limit is larger than a pipe, so that what a process leaves in its pipe is read
+# before the pipe is closed, `OUTPUT_TIMEOUT` after the exit.
 _READ_AHEAD = 8 << 20
 _LINE_LIMIT = 12 << 20  # bytes of one message: parsing it blocks all threads
 _RESUME_PAUSE = 1000  # milliseconds, where a server names no other `retry`
@@ -1670,7 +1676,8 @@ class RemoteServer:
     def __init__(self, config: ServerConfig, mask: Mask, on_closed: OnClosed) -> None:
         self._mask = mask
         self._on_closed = on_closed
-        self._address = config.url  # in the form that the mask knows
+        # `httpx2.URL` may spell the address otherwise, and the mask would miss it.
+        self._address = config.url
         self._url = self._endpoint = httpx2.URL(self._address)
         self._failures = 0  # requests that have failed one after another
         # The session is initialized; over SSE, the server has named its endpoint.
@@ -1689,8 +1696,10 @@ class RemoteServer:
         self._http.headers.update(_HEADERS)
 
     async def _check_host(self, request: httpx2.Request) -> None:
-        # The headers may be secret, so no redirect may take them to another host.
-        if request.url.netloc != self._url.netloc:
+        # The headers may be secret, so no redirect may take them to another host or
+        # port, or out of TLS.
+        allowed = [(self._url.scheme, self._url.netloc), ("https", self._url.netloc)]
+        if (request.url.scheme, request.url.netloc) not in allowed:
             raise httpx2.RequestError("the server leads to another host")
 
     async def messages(self) -> Messages:
@@ -1833,6 +1842,8 @@ class RemoteServer:
             text += " (check `headers`; for OAuth, use `npx -y mcp-remote URL`)"
         elif status in (404, 405) or "html" in response.headers.get("content-type", ""):
             text += ", which is not MCP: is the path right (often /mcp)?"
+        elif response.is_success:
+            text += " without an answer; last came:"
         # The body is masked before it is cut, because half a secret is not masked.
         if len(body) < MASK_LIMIT:
             text += f" {' '.join(self._mask(body).split())[:300]}"
@@ -2043,8 +2054,8 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
         tasks.cancel_scope.cancel()
 
     _thread.start_new_thread(_watch_stdin, (on_end,))
-    # `outgoing` is closed first. That ends `write`, for which `tasks` waits, because it
-    # is shielded.
+    # Leaving this block closes `outgoing` first. Then `write` writes what is left, and
+    # ends. `tasks` waits for it, because it is shielded.
     async with anyio.create_task_group() as tasks, outgoing:
         tasks.start_soon(write)
         streams = Streams(messages(), send)
@@ -2111,11 +2122,8 @@ async def check(config: WorkbenchConfig) -> int:
 
     Returns the exit status: 1 if a server has failed, or if there is none.
     """
-    servers: Servers = []
     async with running_workbench(config) as workbench:
-        for toolbox in config.toolboxes:
-            servers += workbench.servers_of(toolbox).values()
-        results = await asyncio.gather(*map(_report, servers))
+        results = await asyncio.gather(*map(_report, workbench.all_servers()))
         if any(results):
             _print_context(workbench)
     if not results:
@@ -2136,7 +2144,7 @@ async def _report(server: DownstreamServer) -> bool:
     if connection.state is not State.UP:
         result = f"FAILED  {took}  " + connection.why_not_up(separator="\n    ")
     elif not connection.tools and server.config.tool_filters != ["*"]:
-        result = f"FAILED  {took}  no tool of this server matches its toolFilters"
+        result = f"FAILED  {took}  its filters offer no tool of this server"
     else:
         answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
         cost = _cost(compact(answer))
