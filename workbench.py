@@ -103,7 +103,7 @@ TEXT_LIMIT = 1_000  # characters of one description, where an answer is too long
 NOTE_RESERVE = 150  # characters of the sentences about what an answer lacks
 MAX_PAGES = 250  # of one `tools/list`; a server with more pages is looping
 
-# In this file, a name that begins with an underscore is used in its own section only.
+# In this file, a name that begins with one underscore is used in its own section only.
 
 log = logging.getLogger("workbench")
 JSON = dict[str, Any]  # a JSON object, such as the wire form of a result
@@ -193,7 +193,8 @@ _REFERENCE = re.compile(rf"{_VARIABLE.pattern} {_DEFAULT} | {_OTHER}", re.VERBOS
 _STRING = r'(?P<string> " (?: [^"\\] | \\. )* " )'
 _COMMENT = re.compile(_STRING + r"| // [^\n]* | /\* .*? \*/", re.VERBOSE | re.DOTALL)
 _TRAILING_COMMA = re.compile(_STRING + r"| , (?= \s* [\]}] )", re.VERBOSE | re.DOTALL)
-# Terminal sequences, halves of surrogate pairs, and control characters except \n.
+# Colours and moves of a terminal, halves of surrogate pairs, and control characters
+# except \n.
 _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
 OUR_ENTRY = "the workbench's entry in your client"
 _UNKNOWN_MODE = """\
@@ -819,7 +820,7 @@ def shrink(answer: JSON) -> None:
 
 
 def shorten_tool(tool: JSON, kept: set[str]) -> None:
-    """Leave only these keys of a tool, and the beginning of its description."""
+    """Leave only these keys of a tool, and of its description the beginning."""
     whole = tool["description"].strip()
     line = whole.partition("\n")[0][:200]
     if line != whole:
@@ -835,7 +836,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def compact(value: Any) -> str:
-    """JSON without white space; non-ASCII as it is, and null for what JSON lacks."""
+    """JSON without white space; non-ASCII as it is, and null for NaN and infinities."""
     return to_json(value, inf_nan_mode="null").decode()
 
 
@@ -1064,7 +1065,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 #   request that failed in another way, `transmit` raises `ToolError`, or an `MCPError`
 #   that the server sent.
 # - `messages` are the server's, the answers to requests included.
-# - The transport calls `on_output` for each line of the server that is no message.
+# - The transport of a process calls `on_output` for each line that is no message.
 #
 # A connection ends in two steps. First the transport calls `on_closed`, which is
 # `Connection.mark_closed`, with a reason: nothing can be sent any more, but answers to
@@ -1113,7 +1114,7 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
 class Shared:
     """The things that all connections share.
 
-    `client` is the session of the client's last request. The questions and the logs of
+    `client` is the session of the client's last tool call. The questions and logs of
     servers go there. `client` is None for a client that cannot be asked.
     """
 
@@ -1558,7 +1559,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
     async def messages(self) -> Messages:
         """The messages on stdout, to its end.
 
-        Then the transport is closed, with the exit status of the process as the reason.
+        Then the transport is closed. The reason is the exit status, if there is one.
         """
         async for message in read_messages(self.stdout.read, self._on_output):
             yield message
@@ -1595,7 +1596,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
 
         The group has `EXIT_GRACE` seconds after the end of stdin, and as long again
         after a SIGTERM. The rest of the group gets a SIGKILL, and a moment to die,
-        because a successor must not meet it.
+        because a successor must not meet it. On Windows, the first signal kills.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
@@ -2019,8 +2020,8 @@ OnEnd = Callable[[], None]
 async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
     """Serve over stdin and stdout, and return when one of them is closed.
 
-    `on_end` is called as soon as the end is known, before the server is stopped, and
-    maybe by another thread.
+    `on_end` is called as soon as the end is known, before the server is stopped, maybe
+    more than once, and maybe by another thread.
 
     The SDK's own stdio streams are not used, because they cannot be left before the end
     of stdin.
@@ -2231,9 +2232,9 @@ async def run_until_end(
 ) -> None:
     """Await the work, or stop it at a signal. Then end the process.
 
-    The exit status is the result of the work, or `status` if the work was stopped. A
-    signal calls `on_end`, which starts the countdown. Over HTTP, uvicorn takes the
-    signals, and limits its own shutdown.
+    The exit status is the result of the work, 1 after an error, or `status` if the work
+    was stopped. A signal calls `on_end`, which starts the countdown. Over HTTP, uvicorn
+    takes the signals, and limits its own shutdown.
 
     The process ends with `os._exit`, because `asyncio.run` would wait for its threads,
     such as one that reads stdin or looks up a name.
