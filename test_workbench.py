@@ -1011,7 +1011,11 @@ async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
             ("box", "box__a__", "{toolbox}__{server}__{tool}"),
             ("box", "box__c__echo", "nearest: box__b__echo, box__archive__echo"),
             ("box", "box__archive__ecoh", "box__archive__echo"),
-            ("box", "shut__b__echo", "of this toolbox, nearest: shut__b__echo"),
+            (
+                "box",
+                "shut__b__echo",
+                "of this toolbox; of all tools, nearest: shut__b__echo",
+            ),
             ("box", "b__echo", "nearest: box__b__echo"),
         ):
             arguments = {"toolbox_name": toolbox, "tool_name": tool_name}

@@ -58,8 +58,8 @@ from time import sleep
 from typing import Annotated, Any, NamedTuple, cast, get_args
 
 # The SDK is written on anyio, whose cancel scopes and task groups serve here as well.
-# asyncio is used for processes that report their exit, for tasks and timers without a
-# block, and where it is shorter. All packages, pywin32 included, come with `mcp`.
+# asyncio does what anyio lacks: processes that report their exit, and tasks and timers
+# that outlive a block. Its `sleep(0)` costs less. All packages come with `mcp`.
 try:
     import tomllib
 
@@ -86,8 +86,9 @@ except ImportError as error:
 __version__ = "0.10.0"
 
 # All timeouts are in seconds. A client that ends the workbench closes its stdin, waits
-# 2 s, sends SIGTERM, waits 2 s and kills it. The servers must have ended before that,
-# so 2 * EXIT_GRACE + 3 * OUTPUT_TIMEOUT < EXIT_TIMEOUT < 4.
+# 2 s, sends SIGTERM, waits 2 s and kills it. The servers must have ended before that.
+# `ServerProcess.stop` takes up to 2 * EXIT_GRACE + 2 * OUTPUT_TIMEOUT, and the log one
+# more OUTPUT_TIMEOUT. Their sum must stay below EXIT_TIMEOUT, and that below 4.
 OPEN_TIMEOUT = 5.0  # until `open_toolbox` answers with the servers that are up
 ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
 CONNECT_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
@@ -116,7 +117,10 @@ OnProgress = ProgressFnT | None
 
 
 class ConfigError(SystemExit):
-    """A configuration cannot be used; the text names its file and every problem."""
+    """A configuration cannot be used; the text names its file and every problem.
+
+    Uncaught, the error ends the program with status 1 and its text.
+    """
 
 
 @dataclass(frozen=True)
@@ -139,11 +143,9 @@ class ServerConfig:
 
     def allows(self, tool: str) -> bool:
         """Whether a model may see and call the downstream tool of this name."""
-
-        def matches(patterns: list[str]) -> bool:
-            return any(fnmatch.fnmatchcase(tool, pattern) for pattern in patterns)
-
-        return matches(self.tool_filters) and not matches(self.excluded_tools)
+        fits = functools.partial(fnmatch.fnmatchcase, tool)
+        is_excluded = any(map(fits, self.excluded_tools))
+        return any(map(fits, self.tool_filters)) and not is_excluded
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,7 @@ _SPELLINGS = {
     "tool_filters": ["toolFilters", "includeTools", "enabled_tools", "tools"],
     "excluded_tools": ["excludeTools", "disabledTools", "disabled_tools"],
 }
+_FILTER_KEYS = _SPELLINGS["tool_filters"] + _SPELLINGS["excluded_tools"]
 TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
 TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
 _VARIABLE = re.compile(r"\$\{(?:env:)?(?P<name>[A-Z_][A-Z0-9_]*)")
@@ -291,8 +294,10 @@ class _ConfigReader:
     def report_unknown_keys(self, path: str, entry: JSON) -> None:
         """Warn of unknown keys. A misspelt filter is a problem: it filters nothing."""
         unknown = sorted(key for key in entry if not key.startswith("_"))
+        filters = list(map(str.lower, _FILTER_KEYS))
         for key in unknown:
-            if _typo_forms(key) & _FILTER_FORMS:
+            # With this cutoff, one letter may be wrong in the shortest key, `tools`.
+            if difflib.get_close_matches(key.lower(), filters, cutoff=0.8):
                 self.report(f"{path}.{key}", f"expected one of {_FILTER_KEYS}")
         if unknown:
             log.warning("%s: unknown keys %s, ignored", path, unknown)
@@ -349,7 +354,7 @@ class _ConfigReader:
         value = os.environ.get(name or "", default)
         if foreign:
             # The text is not shown, because it may be a password with a `$`.
-            log.warning("%s: a $ is kept: variables are in braces and capitals", path)
+            log.warning("%s: a $ is kept: only ${NAME} in capitals is replaced", path)
         elif value is not None:
             return value
         elif name:
@@ -358,19 +363,6 @@ class _ConfigReader:
         else:
             self.report(path, "${ is not closed, expected ${NAME}")
         return reference[0]
-
-
-def _typo_forms(key: str) -> set[str]:
-    """The key in small letters, and each form of it with one letter removed.
-
-    Two keys share a form if they are equal without at most one letter of each.
-    """
-    small = key.lower()
-    return {small[:i] + small[i + 1 :] for i in range(len(small) + 1)}
-
-
-_FILTER_KEYS = _SPELLINGS["tool_filters"] + _SPELLINGS["excluded_tools"]
-_FILTER_FORMS = set().union(*map(_typo_forms, _FILTER_KEYS))
 
 
 def _find_secrets(server: ServerConfig) -> list[str]:
@@ -458,8 +450,8 @@ def _blank(match: re.Match[str]) -> str:
 def matching_patterns(patterns: list[str], *names: str) -> set[str]:
     """The patterns that match the names of a toolbox, a server and a tool.
 
-    Called without the name of a tool, the function returns the patterns that can match
-    some tool of the server, because `map` stops at the shorter list.
+    Without the name of a tool, the tool's part of each pattern is ignored, because
+    `map` stops at the shorter list.
     """
     found = set()
     for pattern in patterns:
@@ -484,10 +476,7 @@ class ToolError(Exception):
 
 
 class NotDelivered(ToolError):
-    """A request that the server has certainly not executed.
-
-    Only such a request is safe to send again.
-    """
+    """The server has certainly not executed the request, so it may be sent again."""
 
 
 def explain(error: BaseException) -> str:
@@ -579,6 +568,8 @@ class DownstreamServer:
             if tool not in connection.tools:
                 near = find_nearest(self.prefix + tool, [self])
                 raise ToolError(f"server '{self.name}' has no tool '{tool}', {near}")
+            # After `NotDelivered`, the transport is closed, and `start` makes a new
+            # connection.
             with suppress(NotDelivered):
                 return await connection.call({**params, "name": tool}, on_progress)
         raise ToolError(f"server '{self.name}' is not up: {connection.why_not_up()}")
@@ -633,8 +624,8 @@ class Workbench:
         """
         began = anyio.current_time()
         match = functools.partial(matching_patterns, patterns, toolbox)
-        every = self.servers_of(toolbox).values()
-        servers = [server for server in every if match(server.server_name)]
+        every = self.servers_of(toolbox)
+        servers = [server for name, server in every.items() if match(name)]
         settled: list[DownstreamServer] = []
 
         async def wait_for(server: DownstreamServer) -> None:
@@ -651,6 +642,9 @@ class Workbench:
             for server in servers:
                 waiting.start_soon(wait_for, server)
         answer = self.compose(toolbox, servers, patterns)
+        for name, text in answer.get("instructions", {}).items():
+            if text == every[name].connection.session.instructions:
+                every[name].has_told_instructions = True
         failed = answer.get("servers_failed", {})
         if 0 < len(failed) == len(servers):
             reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
@@ -695,10 +689,6 @@ class Workbench:
         answer["note"] = compose_note(answer, up, patterns)
         if json_length(answer) > ANSWER_LIMIT:
             shrink(answer)
-        for server in up:
-            text = server.connection.session.instructions
-            if answer["instructions"].get(server.server_name) == text:
-                server.has_told_instructions = True
         return {k: v for k, v in answer.items() if v or k not in _OPTIONAL_KEYS}
 
     async def call(
@@ -714,8 +704,8 @@ class Workbench:
             servers = self.servers_of(toolbox)
             if parts[0] == toolbox and parts[1] in servers:
                 return await servers[parts[1]].call(parts[2], params, on_progress)
-        form = "a full name {toolbox}__{server}__{tool} of this toolbox"
-        raise ToolError(f"expected {form}, {find_nearest(name, self.all_servers())}")
+        form = "a full name {toolbox}__{server}__{tool} of this toolbox; of all tools,"
+        raise ToolError(f"expected {form} {find_nearest(name, self.all_servers())}")
 
 
 @asynccontextmanager
@@ -822,10 +812,8 @@ def shrink(answer: JSON) -> None:
 def shorten_tool(tool: JSON, kept: set[str]) -> None:
     """Leave only these keys of a tool, and of its description the beginning."""
     whole = tool["description"].strip()
-    line = whole.partition("\n")[0][:200]
-    if line != whole:
-        line += "…"
-    tool["description"] = line
+    first_line = whole.partition("\n")[0]
+    tool["description"] = shorten(whole, min(len(first_line), 200))
     for key in tool.keys() - kept:
         del tool[key]
 
@@ -1034,11 +1022,10 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
         context.lifespan_context.shared.log_level = params.level
         return {}
 
-    async def tell_roots_changed(context: Any, _: object) -> None:
+    async def roots_changed(context: Any, _: object) -> None:
         workbench: Workbench = context.lifespan_context
         for server in workbench.all_servers():
-            tell = server.connection.tell_roots_changed
-            workbench.task_group.start_soon(tell)
+            workbench.task_group.start_soon(server.connection.tell_roots_changed)
 
     server = tool_server("mcp-workbench", meta_tools(config), config.mask)
     server.instructions = instructions(config)
@@ -1047,8 +1034,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
     level = types.SetLevelRequestParams
     server.add_request_handler("logging/setLevel", level, set_level)
     changed = "notifications/roots/list_changed"
-    handle = server.add_notification_handler
-    handle(changed, types.NotificationParams, tell_roots_changed)
+    server.add_notification_handler(changed, types.NotificationParams, roots_changed)
     return server
 
 
@@ -1112,7 +1098,7 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
 
 @dataclass
 class Shared:
-    """The things that all connections share.
+    """What every connection of a workbench uses.
 
     `client` is the session of the client's last tool call. The questions and logs of
     servers go there. `client` is None for a client that cannot be asked.
@@ -1156,8 +1142,8 @@ class Connection:
         self.session: ClientSession  # as soon as the transport is there
         self.tools: dict[str, types.Tool] = {}  # by name, those that the filters allow
         # A change may be missed: a remote server's announcement is lost while its event
-        # stream is broken, and any listing may fail. `wait_until_current` then has the
-        # tools listed again.
+        # stream is broken, and any listing may fail. From then on, `wait_until_current`
+        # always has the tools listed again.
         self._may_miss_changes = bool(config.url)
         self.state = state
         self._reason = ""  # why the transport is closed
@@ -1221,7 +1207,7 @@ class Connection:
     async def run(self) -> None:
         """Start the server, keep the connection, and leave nothing of it behind.
 
-        The method never raises: `why_not_up` has the reason of a failure.
+        A failure is not raised, but recorded for `why_not_up`.
         """
         open_transport = remote_transport if self.config.url else process_transport
         callbacks = self.log_line, self.mark_closed
@@ -1243,9 +1229,9 @@ class Connection:
         log.info("%s: %s", self.name, self.why_not_up())
 
     def _open_session(self, streams: Streams) -> ClientSession:
-        """A session that offers the server those questions that the client takes.
+        """A session that offers the server only what the client supports.
 
-        The SDK always offers both forms of elicitation together.
+        The SDK cannot offer one form of elicitation without the other.
         """
         sampling = types.CreateMessageRequest, types.CreateMessageResultWithTools
         elicit = types.ElicitRequest, types.ElicitResult
@@ -1375,9 +1361,9 @@ class Connection:
                 if error.code != types.METHOD_NOT_FOUND:
                     raise
                 break  # the server has no tools
-            # A schema may be nested too deeply for JSON. The answer of `open_toolbox`
-            # nests it deeper than the page does, and so do the four lists. So only its
-            # own server fails, here.
+            # `to_json` refuses a schema that is nested too deeply. The answer of
+            # `open_toolbox` adds up to four levels. With four lists around the page,
+            # such a schema is found here, where only its own server fails.
             compact([[[[page]]]])
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
             cursor = page.next_cursor
@@ -2142,17 +2128,19 @@ async def _report(server: DownstreamServer) -> bool:
     await connection.reach(State.UP)
     late.cancel()
     took = f"{loop.time() - began:5.1f} s"
+    verdict = "FAILED"
     if connection.state is not State.UP:
-        result = f"FAILED  {took}  " + connection.why_not_up(separator="\n    ")
+        text = connection.why_not_up(separator="\n    ")
     elif not connection.tools and server.config.tool_filters != ["*"]:
-        result = f"FAILED  {took}  its filters offer no tool of this server"
+        text = "its filters offer no tool of this server"
     else:
+        verdict = "ok"
         answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
-        cost = _cost(compact(answer))
-        result = f"ok      {took}  {len(connection.tools):3} tools  {cost}"
+        text = f"{len(connection.tools):3} tools  {_cost(compact(answer))}"
     # In another client's file, each server is a toolbox of its own name.
-    print(f"{server.name.removeprefix(f'{server.server_name}/'):20} {result}")
-    return result.startswith("ok")
+    name = server.name.removeprefix(f"{server.server_name}/")
+    print(f"{name:20} {verdict:7} {took}  {text}")
+    return verdict == "ok"
 
 
 def _print_context(workbench: Workbench) -> None:
