@@ -169,6 +169,7 @@ class WorkbenchConfig:
 
     def mask(self, text: str) -> str:
         """The text without control characters, and with `***` for each known secret."""
+        text = _unescape(text)
         for secret in self.secrets:
             text = text.replace(secret, "***")
         return _CONTROLS.sub(" ", text)
@@ -298,7 +299,7 @@ class _ConfigReader:
         for key in unknown:
             # With this cutoff, one letter may be wrong in the shortest key, `tools`.
             if difflib.get_close_matches(key.lower(), filters, cutoff=0.8):
-                self.report(f"{path}.{key}", f"expected one of {_FILTER_KEYS}")
+                self.report(f"{path}.{key}", f"a server has one of {_FILTER_KEYS}")
         if unknown:
             log.warning("%s: unknown keys %s, ignored", path, unknown)
 
@@ -385,9 +386,18 @@ def _find_forms(secrets: set[str]) -> tuple[str, ...]:
         # A short text may occur by chance, and is shown. A path that exists is no
         # secret.
         if len(text.strip()) >= 8 and not os.path.exists(text):
-            encoded = json.dumps(text), json.dumps(text, ensure_ascii=False)
-            forms.update([text], [form[1:-1] for form in encoded])
+            plain = json.dumps(text, ensure_ascii=False)[1:-1]
+            forms.update(map(_unescape, (text, plain, json.dumps(text)[1:-1])))
     return tuple(sorted(forms, key=len, reverse=True))
+
+
+def _unescape(text: str) -> str:
+    """The text without those escapes that a JSON encoder need not write.
+
+    Encoders differ in them: some write `\\u0026` for an ampersand, `\\/` for a slash.
+    """
+    text = re.sub(r"\\u00([2-7][\da-fA-F])", lambda match: chr(int(match[1], 16)), text)
+    return text.replace(r"\/", "/")
 
 
 def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchConfig:
@@ -751,7 +761,8 @@ def compose_note(answer: JSON, up: Servers, patterns: list[str]) -> str:
             # The server's tools are not known yet, so the pattern may match one.
             unmatched -= matching_patterns(patterns, answer["toolbox"], name)
         if unmatched:
-            notes.append(f"No tool matches {', '.join(sorted(unmatched))}.")
+            names = shorten(", ".join(sorted(unmatched)), TEXT_LIMIT)
+            notes.append(f"No tool matches {names}.")
     if starting:
         again = "Call open_toolbox again to get their tools."
         notes.append(f"Still starting: {', '.join(starting)}. {again}")
@@ -805,8 +816,9 @@ def shrink(answer: JSON) -> None:
                 shorten_tool(tool, kept)
                 excess += json_length(tool)
     number = sum("inputSchema" not in tool for tool in tools)
-    shortened = f"{number} of {len(tools)} tools are listed without inputSchema."
-    answer["note"] = f"{answer['note']} {shortened} {how}".strip()
+    if number:
+        how = f"{number} of {len(tools)} tools are listed without inputSchema. {how}"
+    answer["note"] = f"{answer['note']} {how}".strip()
 
 
 def shorten_tool(tool: JSON, kept: set[str]) -> None:
@@ -926,8 +938,10 @@ def _as_object(value: Any) -> Any:
 
 
 def _as_list(value: Any) -> Any:
-    decoded = _decode(value) or ["*"]
-    return decoded if isinstance(decoded, list) else [value]
+    decoded = _decode(value)
+    if not isinstance(decoded, list):
+        decoded = [value] if value else []
+    return decoded or ["*"]
 
 
 _Arguments = Annotated[JSON, BeforeValidator(_as_object), Field(default={})]
@@ -1496,17 +1510,17 @@ async def _lines(read: Read, limit: int) -> AsyncIterator[bytes]:
         yield bytes(line)
 
 
-async def read_messages(read: Read, on_output: OnOutput) -> Messages:
+async def read_messages(read: Read, on_output: OnOutput, limit: int) -> Messages:
     """The messages that can be read, one a line; `on_output` gets all other lines.
 
-    A line that is too long ends the messages. If the line were skipped, a call that it
-    answers would wait for ever.
+    A line of `limit` bytes or more ends the messages. If such a line were skipped, a
+    call that it answers would wait for ever.
     """
-    async for line in _lines(read, _LINE_LIMIT):
+    async for line in _lines(read, limit):
         message = _read_message(line)
         if message is not None:
             yield SessionMessage(message)
-        elif len(line) == _LINE_LIMIT:
+        elif len(line) == limit:
             return
         else:
             on_output(line)
@@ -1547,7 +1561,8 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
 
         Then the transport is closed. The reason is the exit status, if there is one.
         """
-        async for message in read_messages(self.stdout.read, self._on_output):
+        output = self.stdout.read, self._on_output
+        async for message in read_messages(*output, _LINE_LIMIT):
             yield message
         await self._report_end("closed its stdout, or wrote a line that is too long")
 
@@ -1648,7 +1663,7 @@ def _explain_start(command: str, cwd: str, env: JSON, error: OSError) -> str:
     how = f"give its full path, or set PATH in `env` of {OUR_ENTRY} (PATH is {path})"
     if " " in command:
         how = "put its arguments into `args`"
-    return f"command {command!r}: {error.strerror}: {how}"
+    return f"command '{command}': {error.strerror}: {how}"
 
 
 class RemoteServer:
@@ -2016,7 +2031,7 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
     error = types.ErrorData(code=types.METHOD_NOT_FOUND, message="Method not found")
 
     async def messages() -> Messages:
-        async for item in read_messages(_read_stdin, on_output=lambda _: None):
+        async for item in read_messages(_read_stdin, lambda _: None, sys.maxsize):
             match item.message:
                 case types.JSONRPCRequest(id=asked, method="server/discover"):
                     # The SDK would begin the newer era, and refuse `initialize` in it.
@@ -2246,7 +2261,8 @@ async def run_until_end(
         # Without an exit here, `asyncio.run` would wait for threads that cannot end.
         log.error("%s", explain(error))
         status = 1
-    logging.shutdown()
+    # Not `logging.shutdown`, which would wait for a thread that writes to stderr.
+    logging.root.handlers[0].flush()
     os._exit(status)
 
 
@@ -2309,7 +2325,7 @@ def main() -> None:
         stream.reconfigure(encoding="utf-8", errors="replace", line_buffering=True)
     options = parse_arguments()
     handler = _MaskedLog(queue.Queue(_LOG_LINES))
-    logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
+    listener = logging.handlers.QueueListener(handler.queue, logging.StreamHandler())
     logging.raiseExceptions = False  # a full queue is no error
     form = "%(asctime)s %(levelname)s %(message)s"
     # Other loggers but uvicorn's are silent, because the SDK logs shortened messages of
@@ -2338,6 +2354,8 @@ def main() -> None:
             work = serve_stdio(create_server(config), on_end)
     if is_serving and os.isatty(0):
         log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
+    # The log is written from now on: nothing comes between the lines of a `ConfigError`.
+    listener.start()
     asyncio.run(run_until_end(work, status, on_end))
 
 
