@@ -355,7 +355,7 @@ class _ConfigReader:
         value = os.environ.get(name or "", default)
         if foreign:
             # The text is not shown, because it may be a password with a `$`.
-            log.warning("%s: a $ is kept: only ${NAME} in capitals is replaced", path)
+            log.warning("%s: a $ is kept: variables are in braces and capitals", path)
         elif value is not None:
             return value
         elif name:
