@@ -396,7 +396,8 @@ def _unescape(text: str) -> str:
 
     Encoders differ in them: some write `\\u0026` for an ampersand, `\\/` for a slash.
     """
-    text = re.sub(r"\\u00([2-7][\da-fA-F])", lambda match: chr(int(match[1], 16)), text)
+    escapes = r"(?i)\\u00([2-7a-f][\da-f])"
+    text = re.sub(escapes, lambda match: chr(int(match[1], 16)), text)
     return text.replace(r"\/", "/")
 
 
