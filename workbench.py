@@ -85,7 +85,7 @@ except ImportError as error:
 
 __version__ = "0.10.0"
 
-# All timeouts are in seconds. A client that ends the workbench closes its stdin, waits
+# The main timeouts, in seconds. A client that ends the workbench closes its stdin, waits
 # 2 s, sends SIGTERM, waits 2 s and kills it. The servers must have ended before that.
 # `ServerProcess.stop` takes up to 2 * EXIT_GRACE + 2 * OUTPUT_TIMEOUT, and the log one
 # more OUTPUT_TIMEOUT. Their sum must stay below EXIT_TIMEOUT, and that below 4.
@@ -168,7 +168,7 @@ class WorkbenchConfig:
     source: str = ""  # where it came from, for messages
 
     def mask(self, text: str) -> str:
-        """The text without control characters, and with `***` for each known secret."""
+        """The text with `***` for each known secret, and fit for a line of the log."""
         text = _unescape(text)
         for secret in self.secrets:
             text = text.replace(secret, "***")
@@ -367,7 +367,10 @@ class _ConfigReader:
 
 
 def _find_secrets(server: ServerConfig) -> list[str]:
-    """The parts of a server's configuration that may be secret."""
+    """The login and the query of the URL, and the values of headers and `env`.
+
+    Secrets in `args` or in a URL's path are masked only if they come from `${VAR}`.
+    """
     address = server.url.partition("://")[2] or server.url
     # A password may have any character, but `/@` begins a name in a path.
     login = address[: max(address.replace("/@", "//").rfind("@"), 0)]
@@ -392,9 +395,9 @@ def _find_forms(secrets: set[str]) -> tuple[str, ...]:
 
 
 def _unescape(text: str) -> str:
-    """The text without those escapes that a JSON encoder need not write.
+    """The text without the escapes of printable Latin-1 characters, and of slashes.
 
-    Encoders differ in them: some write `\\u0026` for an ampersand, `\\/` for a slash.
+    JSON encoders differ in them: some write `\\u0026` for an ampersand, `\\/` for `/`.
     """
     escapes = r"(?i)\\u00([2-7a-f][\da-f])"
     text = re.sub(escapes, lambda match: chr(int(match[1], 16)), text)
@@ -559,7 +562,7 @@ class DownstreamServer:
         was_up = connection.state is State.UP
         await connection.wait_until_current()
         if was_up and connection.state is not State.UP:
-            # The listing has shown that the connection was lost.
+            # The connection was lost meanwhile, or the listing has shown its loss.
             return await self.connect()
         return connection
 
@@ -567,7 +570,7 @@ class DownstreamServer:
         """Call a tool of the server, which is started if it is not up.
 
         A call that has not reached the server is sent once more, and no other call.
-        Raises `ToolError`, and whatever `Connection.call` raises.
+        Raises `ToolError`, `ValidationError`, or the server's `MCPError`.
         """
         for _ in range(2):
             connection = self.start()
@@ -598,7 +601,7 @@ class Workbench:
     config: WorkbenchConfig
     shared: Shared
     task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
-    # By name, the toolboxes whose servers were looked up. A server is started later.
+    # By name, the toolboxes whose servers were looked up. A server may start later.
     open_toolboxes: dict[str, dict[str, DownstreamServer]] = field(default_factory=dict)
 
     def servers_of(self, toolbox: str) -> dict[str, DownstreamServer]:
@@ -629,9 +632,9 @@ class Workbench:
     ) -> JSON:
         """Start a toolbox's servers that are not up; return their state and tools.
 
-        Answers when every server is up or has failed. Servers that take longer are
-        waited for until `OPEN_TIMEOUT` has passed and one server is up, but no longer
-        than `ANSWER_TIMEOUT`. Raises `ToolError`.
+        Answers when every server is up or has failed, or after `OPEN_TIMEOUT` if one is
+        up by then, or else when the first is up, but no later than `ANSWER_TIMEOUT`.
+        Raises `ToolError`.
         """
         began = anyio.current_time()
         match = functools.partial(matching_patterns, patterns, toolbox)
@@ -794,7 +797,7 @@ def shrink(answer: JSON) -> None:
 
     Long texts are cut first. Then the longest tools are reduced to a name and a short
     description, and then to the name alone, which is never cut. The reduction stops as
-    soon as the answer fits. The note says how to get what is missing.
+    soon as the answer fits. With two tools or more, the note says how to get the rest.
     """
     tools = answer["tools"]
     short_texts = answer["servers_failed"], answer["instructions"]
@@ -848,7 +851,7 @@ def json_length(value: Any) -> int:
 
 # === MCP server =======================================================================
 # The workbench as an MCP server: the two meta-tools on the SDK's low-level `Server`.
-# Errors become results of tools, without secrets, in this section only.
+# Only this section turns errors into results of tools, and it masks their texts.
 
 
 class OwnTool(NamedTuple):
@@ -1062,14 +1065,14 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 #   raises `ToolError` for a process that cannot be started, or a URL that is not valid.
 # - `transmit` sends one message. For a request, `transmit` may return at once (over
 #   pipes and SSE), or when the answer has come (over Streamable HTTP). `transmit`
-#   raises `NotDelivered` for a request that the server cannot have executed. For a
-#   request that failed in another way, `transmit` raises `ToolError`, or an `MCPError`
-#   that the server sent.
+#   raises `NotDelivered` only if the server has certainly not executed the request: its
+#   stdin is closed, or it does not know the session. For a request that failed in
+#   another way, `transmit` raises `ToolError`, or an `MCPError` that the server sent.
 # - `messages` are the server's, the answers to requests included.
 # - The transport of a process calls `on_output` for each line that is no message.
 #
 # A connection ends in two steps. First the transport calls `on_closed`, which is
-# `Connection.mark_closed`, with a reason: nothing can be sent any more, but answers to
+# `Connection.mark_closed`, with a reason: no new call is sent, but answers to
 # calls in flight may still come. Then the messages end: no answer can come any more,
 # and the session fails the open requests.
 # Over Streamable HTTP, a request waits for its own answer, so messages need not end.
@@ -1128,12 +1131,13 @@ class Shared:
 class State(enum.IntEnum):
     """The states of a connection, in order.
 
-    A start that fails goes from STARTING to ENDED, when its process has ended as well.
+    A start that fails skips the states in between: it goes to ENDED when its process
+    has ended as well.
     """
 
     STARTING = 1  # session and tools are not there yet
     UP = 2  # calls are sent in this state only
-    DRAINING = 3  # nothing is sent any more; calls in flight may still be answered
+    DRAINING = 3  # no call is sent any more; those in flight may still be answered
     ENDED = 4  # nothing is left of the connection, and no process
 
 
@@ -1244,9 +1248,9 @@ class Connection:
         log.info("%s: %s", self.name, self.why_not_up())
 
     def _open_session(self, streams: Streams) -> ClientSession:
-        """A session that offers the server only what the client supports.
+        """A session that offers the server what the client supports.
 
-        The SDK cannot offer one form of elicitation without the other.
+        If that is one form of elicitation, both are offered: the SDK cannot part them.
         """
         sampling = types.CreateMessageRequest, types.CreateMessageResultWithTools
         elicit = types.ElicitRequest, types.ElicitResult
@@ -1448,9 +1452,9 @@ class Connection:
 # A connection's messages travel over the pipes of a process, or over HTTP to a remote
 # server. The last part of this section is for Windows alone.
 
-# The limit in bytes from which asyncio stops reading output that nobody has taken yet.
-# The limit is larger than a pipe, so that what a process leaves in its pipe is read
-# before the pipe is closed, `OUTPUT_TIMEOUT` after the exit.
+# Half the number of bytes at which asyncio stops reading output that nobody has taken
+# yet. The number is larger than a pipe, so that what a process leaves in its pipe is
+# read before the pipe is closed, `OUTPUT_TIMEOUT` after the exit.
 _READ_AHEAD = 8 << 20
 _LINE_LIMIT = 12 << 20  # bytes of one message: parsing it blocks all threads
 _RESUME_PAUSE = 1000  # milliseconds, where a server names no other `retry`
@@ -1671,7 +1675,8 @@ class RemoteServer:
     """A remote server, over Streamable HTTP or the older SSE transport.
 
     A message is posted in the task that sends it. A failure is raised in that task and
-    ends no other request. Cancelling the task closes its HTTP connection.
+    ends no other request; that of a notification is logged. Cancelling the task closes
+    its HTTP connection.
 
     https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
     """
@@ -1895,9 +1900,9 @@ async def remote_transport(
 
 
 # --- Windows --------------------------------------------------------------------------
-# Windows has neither process groups nor signals. A job object holds a process and its
-# children. The system ends them when the last handle of the job is closed, so nothing
-# is left even if this program is killed.
+# On Windows, no signal ends a process with its children, so a job object holds them.
+# The system ends all processes of a job when its last handle is closed, even if this
+# program is killed.
 
 if sys.platform == "win32":
     import pywintypes  # type: ignore[import-untyped]
@@ -1964,8 +1969,8 @@ def toolbox_app(bound_to: str) -> ASGIApp:
     """The built-in toolbox as an ASGI application: Streamable HTTP, and older SSE.
 
     Bound to loopback, the application answers to the names of this machine only.
-    Elsewhere, any Host is served, but no request with an Origin, because such a request
-    comes from a page of another site.
+    Elsewhere, any Host is served, but no request with an Origin, because its page may
+    be of another site.
     """
     server = create_toolbox_server()
     # Without a host, the SDK leaves the checks of Host and Origin to us.
@@ -1975,7 +1980,7 @@ def toolbox_app(bound_to: str) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_renamed(message: Message) -> None:
             # The SDK says `session_id`, and 404 for an unknown session. Clients of the
-            # TypeScript toolbox expect `sessionId` and 400.
+            # older toolbox, in TypeScript, expect `sessionId` and 400.
             if message.get("status") == 404:
                 message["status"] = 400
             if message.get("body", b"").startswith(b"event: endpoint"):
@@ -2016,7 +2021,7 @@ _LOG_LINES = 1000  # that nobody has read; any further line is dropped
 _PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that fit into a pipe with room
 
 
-OnEnd = Callable[[], None]
+OnEnd = Callable[[], object]
 
 
 async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
@@ -2078,7 +2083,7 @@ async def _read_stdin(size: int) -> bytes:
 def _watch_stdin(on_end: OnEnd) -> None:
     """Notice the end of stdin in a thread, even while the event loop is busy.
 
-    Windows cannot tell, and notices when the event loop reads.
+    On Windows, a pipe cannot be polled, and the event loop notices its end by reading.
     """
     if sys.platform != "win32":
         poll = select.poll()
@@ -2123,7 +2128,8 @@ async def serve_http(host: str, port: int) -> None:
 async def check(config: WorkbenchConfig) -> int:
     """Start all servers side by side, and print a line for each.
 
-    Returns the exit status: 1 if a server has failed, or if there is none.
+    Returns the exit status: 1 if a server has failed, offers no tool because of its
+    filters, or if there is no server.
     """
     async with running_workbench(config) as workbench:
         results = await asyncio.gather(*map(_report, workbench.all_servers()))
@@ -2205,20 +2211,12 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
 # that takes longer than `EXIT_TIMEOUT`, the thread kills the servers and exits.
 
 
-def start_countdown(status: int) -> None:
-    """Have the process end with this status in `EXIT_TIMEOUT` seconds, if not before.
-
-    A signal handler may call this function. `threading.Thread` takes locks, which the
-    code that the signal has interrupted may hold. `_thread` takes none.
-    """
-    _thread.start_new_thread(_end_by_force, (status,))
-
-
 def _end_by_force(status: int) -> None:
     """Kill all servers and end the process, after `EXIT_TIMEOUT` seconds.
 
     This function runs in a thread, because the event loop may be busy, for example with
-    the parsing of a large answer.
+    the parsing of a large answer. A signal handler starts that thread with `_thread`:
+    `threading.Thread` takes locks, which the interrupted code may hold.
     """
     sleep(EXIT_TIMEOUT)
     if sys.platform != "win32":
@@ -2338,7 +2336,7 @@ def main() -> None:
     # them so often that parsing takes seconds, in which no other thread can run.
     gc.set_threshold(20_000)
     status = int(not is_serving)  # of work that was stopped
-    on_end = functools.partial(start_countdown, status)
+    on_end = functools.partial(_thread.start_new_thread, _end_by_force, (status,))
     work: Awaitable[int | None]
     if options.http:
         work = serve_http(*options.http)
