@@ -614,7 +614,7 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
 
 def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) -> None:
     bad_files = {
-        b"": "expected JSON.*EOF",
+        b"": "expected JSON.*the file is empty",
         b'{"a":\n x}': "line 2 column 2",
         b"[mcp_servers.s]\n# x\n{": "expected TOML.*line 3, column 1",
         b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
@@ -719,13 +719,11 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
 def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     secrets: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
         ({"headers": {"A": "abcdefg1", "B": "abcdefg1SECRET"}}, "abcdefg1SECRET"),
+        ({"headers": {"A": "cut-by-its-end"}}, "cut-by-its-end cut-by-it"),
         ({"url": "http://u:begin_of/of_it?@h:1#?/end_of_it@h/"}, "begin_of end_of_it"),
         ({"url": "http://u:pass/word@h/"}, "u:pass/word pass/word"),
         ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
-        (
-            {"headers": {"A": 'a"quo/+ä'}},
-            r'a"quo/+ä a\"quo/+ä a\u0022quo\/\u002B\u00e4',
-        ),
+        ({"headers": {"A": 'a"quo/+ä'}}, r"a\"quo/+ä a\u0022quo\/\u002B\u00e4"),
     ]
     for server, texts in secrets:
         data = configuration(s={"url": "http://h/", **server})
@@ -1755,6 +1753,7 @@ async def test_a_remote_failure_says_why(remote: Remote, monkeypatch: Monkey) ->
         remote.released.set()
         for call in await asyncio.gather(*calls):
             assert text(call) == "released"
+    assert failed["403"].startswith("Go away")  # which is what `initialize` was told
     for name, told in failed.items():
         *_, fault = name.split()
         assert re.search(FAILED.get(fault, (b"", ""))[1], told), name

@@ -172,6 +172,10 @@ class WorkbenchConfig:
         text = _unescape(text)
         for secret in self.secrets:
             text = text.replace(secret, "***")
+            # The output of a process that was killed may end within a secret.
+            start = text.rfind(secret[:8])
+            if start >= 0 and secret.startswith(text[start:]):
+                text = text[:start] + "***"
         return _CONTROLS.sub(" ", text)
 
 
@@ -439,6 +443,8 @@ def _load_config(path: str) -> WorkbenchConfig:
     language = "JSON"
     try:
         text = Path(os.path.expanduser(path)).read_text(encoding="utf-8-sig")
+        if not text.strip():
+            raise ValueError("the file is empty")
         if path.endswith(".toml"):
             language = "TOML, because of its name,"
             data = tomllib.loads(text)
@@ -1286,10 +1292,12 @@ class Connection:
         try:
             await self.session.initialize()
         except MCPError:
+            reason = self._reason
             with suppress(Exception), anyio.move_on_after(REPLY_TIMEOUT):
                 await self.session.discover()
             if self.session.discover_result is None:
                 # The error of `initialize` tells more than that of `discover`.
+                self._reason = reason
                 raise
             # A server of 2026-07-28 announces nothing unless it is listened to.
             self._may_miss_changes = True
@@ -2303,7 +2311,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--verbose", action="store_const", const=logging.DEBUG, help="log debug lines")
     add("--version", action="version", version=f"mcp-workbench {__version__}")
     options = parser.parse_args()
-    is_toolbox = options.toolbox or options.http
+    is_toolbox = any((options.toolbox, options.http))
     if is_toolbox and any((options.config, options.check, options.call)):
         parser.error("expected no CONFIG, --check or --call with --toolbox or --http")
     return options
