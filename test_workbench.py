@@ -830,9 +830,9 @@ SPOILT = "answer(request, {'tools': [{'name': 'x'}]})"
 AT_HOME = os.path.expanduser("~/x")  # as a shell expands it
 SHOW_HOME = ["-c", "import sys; sys.exit(sys.argv[1])", "~/x"]
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons must tell
-    "absent": (MISSING, "command 'no-such-command': .*: .*path.*`env`.*PATH is"),
-    "words": ({"command": "npx -y x"}, "'npx -y x': .*: put its arguments into `args`"),
-    "folder": (local() | {"cwd": "/no-such"}, "cwd: no such directory: /no-such"),
+    "absent": (MISSING, "start 'no-such-command' .*: .*path.*`env`.*PATH is"),
+    "words": ({"command": "npx -y x"}, "'npx -y x' in .*put its arguments into `args`"),
+    "folder": (local() | {"cwd": "/no-such"}, "in '/no-such': No such"),
     "home": ({"command": sys.executable, "args": SHOW_HOME}, re.escape(AT_HOME)),
     "kill": (local(on={"start": KILL}), f"status {KILLED};; one;;two"),
     "exit": (local(on={"start": "sys.exit('a\\tb')"}), "status 1;; a b"),
@@ -1713,17 +1713,20 @@ BOMB = zlib.compress(b" " * (130 << 20), 1)
 # How a request fails; what its call is told, as a pattern. A server that answers so
 # at its path does not connect.
 FAILED: dict[str, tuple[bytes, str]] = {
-    "401": (response(401), "HTTP 401 .*`headers`.*OAuth.*npx -y mcp-remote"),
+    "401": (response(401), "HTTP 401, .*`headers`.*OAuth.*npx -y mcp-remote"),
     "403": (response(403, DENIAL), "Go away"),
     "429": (response(429, "Too\nmany"), "HTTP 429"),
     "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
     "elsewhere": (response(307, location="http://a.invalid/"), "host|redirect"),
     "loop": (response(308, location="/loop"), "redirect"),
-    "html": (response(200, "<html>", content_type="text/html"), "200.* not MCP.*path"),
+    "html": (
+        response(200, "<html>", content_type="text/html"),
+        "HTTP 200, no valid MCP.*path.*<html>",
+    ),
     "ended": (STREAM + b": no answer\n\n", "HTTP 200"),
     "large": (STREAM + b"id: 1\n\ndata: " + b"x" * (13 << 20), "exceed|limit|large"),
     "spoilt": (response(200, {"id": 1}), ""),
-    "bomb": (response(200, BOMB, content_encoding="deflate"), "more than .* bytes"),
+    "bomb": (response(200, BOMB, content_encoding="deflate"), "HTTP 200, no valid MCP"),
     "cut": (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{", ""),
     "closed": (b"", ""),
 }

@@ -45,6 +45,7 @@ import os
 import queue
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,7 +53,7 @@ import zoneinfo
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import sleep
 from typing import Annotated, Any, NamedTuple, cast, get_args
@@ -69,7 +70,6 @@ try:
     import uvicorn
     from mcp import Client, ClientSession, MCPError, ServerSession, types
     from mcp.client.stdio import get_default_environment
-    from mcp.os.win32.utilities import get_windows_executable_command
     from mcp.server.lowlevel.server import Server
     from mcp.server.sse import SseServerTransport
     from mcp.shared.dispatcher import ProgressFnT
@@ -92,7 +92,7 @@ __version__ = "0.10.0"
 OPEN_TIMEOUT = 5.0  # until `open_toolbox` answers with the servers that are up
 ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
 CONNECT_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
-REPLY_TIMEOUT = 10.0  # for a connection to a remote server, and for a notification
+REPLY_TIMEOUT = 10.0  # for a connection to a remote server, and for `server/discover`
 HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new one
 LISTING_PAUSE = 1.0  # between two listings of a server that is up
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
@@ -1460,16 +1460,16 @@ class Connection:
 # A connection's messages travel over the pipes of a process, or over HTTP to a remote
 # server. The last part of this section is for Windows alone.
 
-# Half the number of bytes at which asyncio stops reading output that nobody has taken
-# yet. The number is larger than a pipe, so that what a process leaves in its pipe is
-# read before the pipe is closed, `OUTPUT_TIMEOUT` after the exit.
-_READ_AHEAD = 8 << 20
-_LINE_LIMIT = 12 << 20  # bytes of one message: parsing it blocks all threads
-_RESUME_PAUSE = 1000  # milliseconds, where a server names no other `retry`
-_MAX_FAILURES = 2  # requests that fail one after another, until a new connection is due
+# Bytes of the largest message, because parsing a message blocks all threads. Output
+# that nobody has taken yet is buffered up to this size. The size is larger than a pipe,
+# so that what a process leaves in its pipe is read before the pipe is closed,
+# `OUTPUT_TIMEOUT` after the exit.
+_LINE_LIMIT = 12 << 20
 SESSION_ID = "mcp-session-id"
 _HEADERS = {"accept": "application/json, text/event-stream"}
 _HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
+_URL_HINT = "is the path right, often /mcp?"
+_LOGIN_HINT = "check `headers`; for OAuth, use `npx -y mcp-remote URL`"
 
 Read = Callable[[int], Awaitable[bytes]]
 
@@ -1481,19 +1481,18 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
     that id. Without the error, its call would wait for ever.
     """
     adapter: TypeAdapter[types.JSONRPCMessage] = types.jsonrpc_message_adapter
-    message = None
-    try:
-        message = from_json(line.decode(errors="replace"))
-    except ValueError:
-        # JavaScript cuts texts within surrogate pairs, and a half has no UTF-8.
-        with suppress(ValueError, RecursionError):
-            whole = json.dumps(json.loads(line), ensure_ascii=False)
-            message = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
+    text = line.decode(errors="replace")
     with suppress(ValidationError):
-        return adapter.validate_python(message, by_name=False)
-    if isinstance(message, dict) and not message.get("method"):
-        failure = {"code": types.INTERNAL_ERROR, "message": "not valid MCP"}
+        return adapter.validate_json(text, by_name=False)
+    # Any other JSON, such as a list, has no `get`.
+    with suppress(AttributeError, RecursionError, ValueError):
+        # JavaScript cuts texts within surrogate pairs, and a half has no UTF-8.
+        whole = json.dumps(json.loads(text), ensure_ascii=False)
+        message = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
         with suppress(ValidationError):
+            return adapter.validate_python(message, by_name=False)
+        if not message.get("method"):
+            failure = {"code": types.INTERNAL_ERROR, "message": "not valid MCP"}
             return adapter.validate_python(message | {"error": failure})
     return None
 
@@ -1511,16 +1510,15 @@ async def _lines(read: Read, limit: int) -> AsyncIterator[bytes]:
     # A broken pipe counts as an end.
     with suppress(OSError):
         while chunk := await read(65536):
-            *ends, rest = chunk.split(b"\n")
-            for end in ends:
-                line += end[: limit - len(line)]
+            end, *others = chunk.split(b"\n")
+            line += end[: limit - len(line)]
+            for other in others:
                 yield bytes(line)
-                line.clear()
+                line = bytearray(other)
                 # A server that writes without end must not block the event loop.
                 await asyncio.sleep(0)
-            line += rest[: limit - len(line)]
-    if line:
-        yield bytes(line)
+    # What follows the last line feed, which usually is nothing, is a line as well.
+    yield bytes(line)
 
 
 async def read_messages(read: Read, on_output: OnOutput, limit: int) -> Messages:
@@ -1551,7 +1549,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
     stderr: asyncio.StreamReader
 
     def __init__(self, on_output: OnOutput, on_closed: OnClosed) -> None:
-        super().__init__(_READ_AHEAD, asyncio.get_running_loop())
+        super().__init__(_LINE_LIMIT, asyncio.get_running_loop())
         self._on_output = on_output
         self._on_closed = on_closed
         self._exited = anyio.Event()
@@ -1566,25 +1564,21 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
     def process_exited(self) -> None:
         super().process_exited()
         self._exited.set()
+        self._on_closed(f"exited with status {self._process.get_returncode()}")
         # A child of the server may hold the pipes open for as long as it likes.
         asyncio.get_running_loop().call_later(OUTPUT_TIMEOUT, self._process.close)
 
     async def messages(self) -> Messages:
-        """The messages on stdout, to its end.
-
-        Then the transport is closed. The reason is the exit status, if there is one.
-        """
+        """The messages on stdout, to its end. Then the transport is closed."""
         output = self.stdout.read, self._on_output
         async for message in read_messages(*output, _LINE_LIMIT):
             yield message
-        await self._report_end("closed its stdout, or wrote a line that is too long")
+        await self._close("closed its stdout, or wrote a line that is too long")
 
-    async def _report_end(self, reason: str) -> None:
-        # A server that closes a pipe usually exits: wait for its exit status.
+    async def _close(self, reason: str) -> None:
+        # A server that closes a pipe usually exits, and its exit status tells more. The
+        # connection keeps the first reason.
         await asyncio.wait([self._finished], timeout=EXIT_GRACE)
-        status = self._process.get_returncode()
-        if status is not None:
-            reason = f"exited with status {status}"
         self._on_closed(reason)
 
     async def _read_stderr(self) -> None:
@@ -1602,7 +1596,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         # to a broken pipe closes `stdin`, so the check comes after it.
         self.stdin.write(dump_message(item.message) + b"\n")
         if self.stdin.is_closing() and isinstance(item.message, types.JSONRPCRequest):
-            await self._report_end("closed its stdin")
+            await self._close("closed its stdin")
             raise NotDelivered("the server has closed its stdin")
 
     async def stop(self) -> None:
@@ -1614,6 +1608,8 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
+        # The exit that follows is not the reason why the connection has ended.
+        self._on_closed = lambda _: None
         self.stdin.close()
         # 9 is SIGKILL, a name that Windows lacks. 0 only asks.
         graces = {signal.SIGTERM: EXIT_GRACE, 9: EXIT_GRACE, 0: OUTPUT_TIMEOUT}
@@ -1644,39 +1640,30 @@ async def process_transport(
     config: ServerConfig, shared: Shared, on_output: OnOutput, on_closed: OnClosed
 ) -> AsyncIterator[Streams]:
     """Start a server's process and speak to it over stdin and stdout."""
-    command = config.command
-    if sys.platform == "win32":
-        command = get_windows_executable_command(command)
-    words = map(os.path.expanduser, (command, *config.args))
     env = {**shared.environment, **config.env}
+    words = list(map(os.path.expanduser, [config.command, *config.args]))
+    # On Windows, a command such as `npx` is found as `npx.cmd` only in this way.
+    words[0] = shutil.which(words[0], path=env.get("PATH")) or words[0]
     cwd = os.path.expanduser(config.cwd)
     options: JSON = {"env": env, "cwd": cwd, "start_new_session": True}
     # On Windows, a group of its own keeps Ctrl-C from a server; there are no sessions.
     options["creationflags"] = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
-    factory = functools.partial(ServerProcess, on_output, on_closed)
-    loop = asyncio.get_running_loop()
+    process = ServerProcess(on_output, on_closed)
+    start = asyncio.get_running_loop().subprocess_exec
     # A start that was cancelled half way would leave a process that nobody stops.
     with anyio.CancelScope(shield=True):
         try:
-            _, process = await loop.subprocess_exec(factory, *words, **options)
+            await start(lambda: process, *words, **options)
         except OSError as error:
-            raise ToolError(_explain_start(config.command, cwd, env, error)) from None
+            text = f"cannot start {config.command!r} in {cwd!r}: {error.strerror}"
+            how = "give its full path, put its arguments into `args`, or set PATH"
+            where = f"in `env` of {OUR_ENTRY}; PATH is {env.get('PATH')}"
+            raise ToolError(f"{text}: {how} {where}") from None
     try:
         yield Streams(process.messages(), process.send)
     finally:
         with anyio.CancelScope(shield=True):
             await process.stop()
-
-
-def _explain_start(command: str, cwd: str, env: JSON, error: OSError) -> str:
-    """The reason why a process could not be started, and what to do about it."""
-    if not os.path.isdir(cwd):
-        return f"cwd: no such directory: {cwd}"
-    path = env.get("PATH")
-    how = f"give its full path, or set PATH in `env` of {OUR_ENTRY} (PATH is {path})"
-    if " " in command:
-        how = "put its arguments into `args`"
-    return f"command '{command}': {error.strerror}: {how}"
 
 
 class RemoteServer:
@@ -1695,13 +1682,14 @@ class RemoteServer:
         # `httpx2.URL` may spell the address otherwise, and the mask would miss it.
         self._address = config.url
         self._url = self._endpoint = httpx2.URL(self._address)
-        self._failures = 0  # requests that have failed one after another
-        # The session is initialized; over SSE, the server has named its endpoint.
-        self.is_ready = anyio.Event()
-        self._received: asyncio.Queue[SessionMessage | None] = asyncio.Queue()
+        self._has_failed = False  # the last request
+        # Over SSE, a session begins with the endpoint that the server names. Over
+        # Streamable HTTP, it begins with our first notification.
+        self.has_session = anyio.Event()
+        self._received: asyncio.Queue[SessionMessage] = asyncio.Queue()
         self.is_sse = config.transport == "sse"
         self._http = httpx2.AsyncClient(
-            headers=dict(config.headers),
+            headers=httpx2.Headers(config.headers) | _HEADERS,
             # Only connecting has a timeout: a call may run for hours, an upload may be
             # slow, and more than 200 requests wait for one another.
             timeout=httpx2.Timeout(None, connect=REPLY_TIMEOUT),
@@ -1709,7 +1697,6 @@ class RemoteServer:
             follow_redirects=True,
             event_hooks={"request": [self._check_host]},
         )
-        self._http.headers.update(_HEADERS)
 
     async def _check_host(self, request: httpx2.Request) -> None:
         # The headers may be secret, so no redirect may take them to another host or
@@ -1720,58 +1707,47 @@ class RemoteServer:
 
     async def messages(self) -> Messages:
         """The messages of all responses and event streams."""
-        while item := await self._received.get():
-            yield item
+        while True:
+            yield await self._received.get()
 
     async def send(self, item: SessionMessage) -> None:
-        """Post a message. Over Streamable HTTP, wait for the answer to a request."""
-        headers = getattr(item.metadata, "headers", None)
-        content: JSON = {"headers": headers, "content": dump_message(item.message)}
-        if isinstance(item.message, types.JSONRPCRequest):
-            # Over the older transport, the answer comes in the one stream of `listen`.
-            request_id = "" if self.is_sse else str(item.message.id)
-            return await self._send_request(content, request_id)
-        with anyio.move_on_after(REPLY_TIMEOUT):
-            await self._try("POST", content)
-        if getattr(item.message, "method", "") == "notifications/initialized":
-            # The session sets the protocol version in the headers of its requests and
-            # notifications. Its answers and the GET of `listen` need the header, too.
-            self._http.headers.update(headers)
-            self.is_ready.set()
+        """Post a message. Over Streamable HTTP, wait for the answer to a request.
 
-    async def _send_request(self, content: JSON, request_id: str) -> None:
-        """Post a request, and resume its event stream if that ends without the answer.
-
-        After `_MAX_FAILURES` failures in a row, the connection is closed, and the next
-        call makes a new one. The server may have been replaced: it may not know the
-        session, or not speak the same protocol version.
-        https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
+        After a second failure in a row, the connection is closed, and the next call
+        makes a new one. The server may have been replaced: it may not know the session,
+        or not speak the same protocol version.
         """
-        method, last_id = "POST", ""
-        try:
-            while event := await self._exchange(method, content, request_id, last_id):
-                await asyncio.sleep((event.retry or _RESUME_PAUSE) / 1000)
-                method, last_id = "GET", event.id
-                content = {"headers": {"last-event-id": last_id}}
-            self._failures = 0
-        except (ToolError, MCPError) as error:
-            self._failures += 1
-            if self._failures >= _MAX_FAILURES or isinstance(error, NotDelivered):
-                self._on_closed(str(error))
-            raise
+        headers = getattr(item.metadata, "headers", None)
+        parts: JSON = {"headers": headers, "content": dump_message(item.message)}
+        if not isinstance(item.message, types.JSONRPCRequest):
+            await self._try("POST", parts)
+            # The first of these is `notifications/initialized`. The session sets the
+            # protocol version in the headers of its requests and notifications. Its
+            # answers and the GET of `listen` need the header, too.
+            self._http.headers.update(headers)
+            self.has_session.set()
+            return
+        # Over the older transport, the answer comes in the one stream of `listen`.
+        request_id = "" if self.is_sse else str(item.message.id)
+        failure = await self._try("POST", parts, request_id)
+        if failure is not None:
+            if self._has_failed or isinstance(failure, NotDelivered):
+                self._on_closed(str(failure))
+            self._has_failed = True
+            raise failure
+        self._has_failed = False
 
     async def listen(self) -> None:
         """Read the messages that belong to no request of ours.
 
-        Over the older transport, every message of the server comes here.
+        Over the older transport, every message of the server comes here. Without this
+        stream, no answer can come, so its end is raised and ends the connection.
         """
         if self.is_sse:
-            self._on_closed(await self._try("GET", {}) or "closed its event stream")
-            # Without the stream, neither an answer nor the endpoint can come.
-            self._received.put_nowait(None)
-            self.is_ready.set()
-            return
-        await self.is_ready.wait()
+            end = await self._try("GET", {}) or ToolError("closed its event stream")
+            self._on_closed(str(end))
+            raise end
+        await self.has_session.wait()
         while SESSION_ID in self._http.headers:
             failure = await self._try("GET", {})
             # A server may have no such stream at all.
@@ -1788,52 +1764,40 @@ class RemoteServer:
                     await self._try("DELETE", {})
             await self._http.aclose()
 
-    async def _try(self, method: str, content: JSON) -> str:
-        """Make an HTTP request whose failure ends nothing.
-
-        Returns the reason of the failure, or an empty string.
-        """
-        try:
-            await self._exchange(method, content)
-        except (ToolError, MCPError) as error:
-            log.debug("%s", error)
-            return str(error)
-        return ""
-
-    async def _exchange(
-        self, method: str, content: JSON, request_id: str = "", last_id: str = ""
-    ) -> httpx2.ServerSentEvent | None:
+    async def _try(
+        self, method: str, parts: JSON, request_id: str = ""
+    ) -> ToolError | MCPError | None:
         """Make an HTTP request, and hand on the messages of the response.
 
-        `request_id` is empty where no answer is due in the response. If an answer is
-        due and the stream has ended without it, the method returns the last event, with
-        an id from which the stream can be resumed. Otherwise, the method returns None.
-        `last_id` is the id from which this request resumes a stream.
-
-        Raises `ToolError`, `NotDelivered`, or the `MCPError` in a response with an HTTP
-        error.
+        Returns the failure, if there is one, and raises none. `parts` are headers and
+        content. With a `request_id`, the answer to this request is waited for. If the
+        event stream ends or is cut before the answer, it is resumed from its last id.
+        https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
         """
-        last = httpx2.ServerSentEvent(id=last_id)
-        try:
-            async with self._http.stream(method, self._endpoint, **content) as response:
-                if response.headers.get(SESSION_ID):
-                    self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
-                # A stream that was cut is resumed like one that has ended.
-                with suppress(httpx2.NetworkError, httpx2.ProtocolError):
-                    async for last in _events(response, last_id):
+        last = httpx2.ServerSentEvent()
+        while True:
+            try:
+                stream = self._http.stream(method, self._endpoint, **parts)
+                async with stream as response:
+                    if response.headers.get(SESSION_ID):
+                        self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
+                    async for last in _events(response):
                         if response.is_success and self._receive(last, request_id):
                             return None
-        except Exception as error:  # noqa: BLE001
-            raise ToolError(f"{self._address}: {explain(error)}") from None
-        if response.is_error or (request_id and not last.id):
-            raise self._refusal(response, last.data, request_id)
-        return last if request_id else None
+            except Exception as error:  # noqa: BLE001
+                return ToolError(f"{self._address}: {explain(error)}")
+            if response.is_error or (request_id and not last.id):
+                return self._refusal(response, last.data, request_id)
+            if not request_id:
+                return None
+            await asyncio.sleep((last.retry or 1000) / 1000)
+            method, parts = "GET", {"headers": {"last-event-id": last.id}}
 
     def _receive(self, event: httpx2.ServerSentEvent, request_id: str) -> bool:
         """Hand on the message of an event; return whether it answers this request."""
         if self.is_sse and event.event == "endpoint":
             self._endpoint = self._url.join(event.data)
-            self.is_ready.set()
+            self.has_session.set()
         message = _read_message(event.data.encode())
         if message is None:
             return False
@@ -1854,38 +1818,27 @@ class RemoteServer:
         if (status, sent.method) == (404, "POST") and SESSION_ID in sent.headers:
             # The server does not know the session, and so it has executed nothing.
             return NotDelivered(text)
-        if status in (401, 403):
-            text += " (check `headers`; for OAuth, use `npx -y mcp-remote URL`)"
-        elif status in (404, 405) or "html" in response.headers.get("content-type", ""):
-            text += ", which is not MCP: is the path right (often /mcp)?"
-        elif response.is_success:
-            text += " without an answer; last came:"
-        # The body is masked before it is cut, because half a secret is not masked.
-        if len(body) < MASK_LIMIT:
-            text += f" {' '.join(self._mask(body).split())[:300]}"
-        return ToolError(text.strip())
+        hint = _LOGIN_HINT if status in (401, 403) else _URL_HINT
+        # The mask comes before the cut to 300 characters, because half a secret is not
+        # masked.
+        told = " ".join(self._mask(body[:MASK_LIMIT]).split())[:300]
+        return ToolError(f"{text}, no valid MCP answer ({hint}): {told}")
 
 
-async def _events(
-    response: httpx2.Response, last_id: str
-) -> AsyncIterator[httpx2.ServerSentEvent]:
-    """The events of a response. Any other body counts as one event.
-
-    Events before the first one with an id get `last_id`.
-    """
+async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentEvent]:
+    """The events of a response. Any other body counts as one event."""
     content_type = response.headers.get("content-type", "").lower()
     if response.is_success and content_type.startswith("text/event-stream"):
-        async for event in httpx2.EventSource(response, _LINE_LIMIT):
-            yield replace(event, id=event.id or last_id)
-            # A server that writes without end must not block the event loop.
-            await asyncio.sleep(0)
+        # A stream that was cut is resumed like one that has ended.
+        with suppress(httpx2.NetworkError, httpx2.ProtocolError):
+            async for event in httpx2.EventSource(response, _LINE_LIMIT):
+                yield event
+                # A server that writes without end must not block the event loop.
+                await asyncio.sleep(0)
         return
-    body = bytearray()
-    async for chunk in response.aiter_bytes():
-        body += chunk
-        # A small body may unpack to gigabytes.
-        if len(body) > _LINE_LIMIT:
-            raise ValueError(f"the body has more than {_LINE_LIMIT:,} bytes")
+    # A body that is too long is not read to its end. A small body may unpack to
+    # gigabytes.
+    body = await anext(response.aiter_bytes(_LINE_LIMIT), b"")
     yield httpx2.ServerSentEvent(data=body.decode(errors="replace"))
 
 
@@ -1902,7 +1855,7 @@ async def remote_transport(
     async with aclosing(server), anyio.create_task_group() as tasks:
         tasks.start_soon(server.listen)
         if server.is_sse:
-            await server.is_ready.wait()
+            await server.has_session.wait()
         yield Streams(server.messages(), server.send)
         tasks.cancel_scope.cancel()
 
