@@ -1756,7 +1756,6 @@ async def test_a_remote_failure_says_why(remote: Remote, monkeypatch: Monkey) ->
         remote.released.set()
         for call in await asyncio.gather(*calls):
             assert text(call) == "released"
-    assert failed["403"].startswith("Go away")  # which is what `initialize` was told
     for name, told in failed.items():
         *_, fault = name.split()
         assert re.search(FAILED.get(fault, (b"", ""))[1], told), name

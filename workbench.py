@@ -38,7 +38,6 @@ import functools
 import gc
 import inspect
 import json
-import logging
 import logging.handlers
 import math
 import os
@@ -172,7 +171,7 @@ class WorkbenchConfig:
         text = _unescape(text)
         for secret in self.secrets:
             text = text.replace(secret, "***")
-            # The output of a process that was killed may end within a secret.
+            # A line may be cut within a secret, or its writer may have been killed.
             start = text.rfind(secret[:8])
             if start >= 0 and secret.startswith(text[start:]):
                 text = text[:start] + "***"
@@ -342,14 +341,16 @@ class _ConfigReader:
             return [self.read(f"{path}[{i}]", v, str) for i, v in enumerate(value)]
         if kind is dict:
             return {key: self.read(f"{path}.{key}", value[key], str) for key in value}
-        return _REFERENCE.sub(functools.partial(self.expand, path), value)
+        if kind is str:
+            return _REFERENCE.sub(functools.partial(self.expand, path), value)
+        return value
 
     def expect(self, path: str, value: Any, kind: type) -> Any:
         """The value, if it is of this JSON type; otherwise an empty one."""
-        if isinstance(value, kind):
-            return value
         # Only the type is shown, because the value may be secret. TOML has dates.
         found = TYPE_NAMES.get(type(value), "a date")
+        if found == TYPE_NAMES[kind]:
+            return value
         self.report(path, f"expected {TYPE_NAMES[kind]}, found {found}")
         return kind()
 
@@ -1216,10 +1217,7 @@ class Connection:
 
     def log_line(self, line: bytes) -> None:
         """Log a line of the server's output that is no message, and remember it."""
-        if len(line) >= MASK_LIMIT:
-            # A line that was cut may end with half a secret, which is not masked.
-            line = b"(a line that is too long to be shown)"
-        text = self.shared.mask(line.decode(errors="replace")).strip()
+        text = self.shared.mask(line[:MASK_LIMIT].decode(errors="replace")).strip()
         if text:
             self._output.append(text[:300])
             log.info("[%s] %s", self.name, text)
@@ -1292,12 +1290,9 @@ class Connection:
         try:
             await self.session.initialize()
         except MCPError:
-            reason = self._reason
             with suppress(Exception), anyio.move_on_after(REPLY_TIMEOUT):
                 await self.session.discover()
             if self.session.discover_result is None:
-                # The error of `initialize` tells more than that of `discover`.
-                self._reason = reason
                 raise
             # A server of 2026-07-28 announces nothing unless it is listened to.
             self._may_miss_changes = True
@@ -1442,14 +1437,13 @@ class Connection:
             # A server may use this code itself, and live on.
             if error.code != types.CONNECTION_CLOSED or self.state is State.UP:
                 raise
-            how = f"the server {self.why_not_up()}; the call may have taken effect"
-            raise ToolError(f"{how}, and was not repeated") from None
+            how = "the call may have taken effect, and was not repeated"
+            raise ToolError(f"the server {self.why_not_up()}; {how}") from None
         finally:
             self._calls_in_flight -= 1
             self._notify()
         if result.get("resultType") == "input_required":
-            how = "in a way of 2026-07-28 that the workbench does not pass on"
-            raise ToolError(f"server '{self.name}' asks for input {how}")
+            raise ToolError("the server asks as in 2026-07-28, which is not passed on")
         # The SDK accepts any answer of a 2026-07-28 server that has a `resultType`.
         # `model_validate` raises what is wrong, and `result` stays as it is.
         types.CallToolResult.model_validate(result, by_name=False)
@@ -1472,6 +1466,7 @@ _URL_HINT = "is the path right, often /mcp?"
 _LOGIN_HINT = "check `headers`; for OAuth, use `npx -y mcp-remote URL`"
 
 Read = Callable[[int], Awaitable[bytes]]
+Failure = ToolError | MCPError | None
 
 
 def _read_message(line: bytes) -> types.JSONRPCMessage | None:
@@ -1570,9 +1565,8 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
 
     async def messages(self) -> Messages:
         """The messages on stdout, to its end. Then the transport is closed."""
-        output = self.stdout.read, self._on_output
-        async for message in read_messages(*output, _LINE_LIMIT):
-            yield message
+        async for item in read_messages(self.stdout.read, self._on_output, _LINE_LIMIT):
+            yield item
         await self._close("closed its stdout, or wrote a line that is too long")
 
     async def _close(self, reason: str) -> None:
@@ -1764,9 +1758,7 @@ class RemoteServer:
                     await self._try("DELETE", {})
             await self._http.aclose()
 
-    async def _try(
-        self, method: str, parts: JSON, request_id: str = ""
-    ) -> ToolError | MCPError | None:
+    async def _try(self, method: str, parts: JSON, request_id: str = "") -> Failure:
         """Make an HTTP request, and hand on the messages of the response.
 
         Returns the failure, if there is one, and raises none. `parts` are headers and
@@ -1804,14 +1796,15 @@ class RemoteServer:
         self._received.put_nowait(SessionMessage(message))
         return not hasattr(message, "method") and str(message.id) == request_id
 
-    def _refusal(
-        self, response: httpx2.Response, body: str, request_id: str
-    ) -> ToolError | MCPError:
-        """The reason why a request was not answered, and what to do about it."""
+    def _refusal(self, response: httpx2.Response, body: str, awaited: str) -> Failure:
+        """The reason why a request was not answered, and what to do about it.
+
+        `awaited` is the id of the request.
+        """
         status = response.status_code
         text = f"{self._address}: HTTP {status}"
         message = _read_message(body.encode())
-        if isinstance(message, types.JSONRPCError) and str(message.id) == request_id:
+        if isinstance(message, types.JSONRPCError) and str(message.id) == awaited:
             error = message.error
             return MCPError(error.code, f"{error.message} ({text})", error.data)
         sent = response.request
@@ -1828,7 +1821,7 @@ class RemoteServer:
 async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentEvent]:
     """The events of a response. Any other body counts as one event."""
     content_type = response.headers.get("content-type", "").lower()
-    if response.is_success and content_type.startswith("text/event-stream"):
+    if content_type.startswith("text/event-stream"):
         # A stream that was cut is resumed like one that has ended.
         with suppress(httpx2.NetworkError, httpx2.ProtocolError):
             async for event in httpx2.EventSource(response, _LINE_LIMIT):
@@ -1977,12 +1970,12 @@ def toolbox_app(bound_to: str) -> ASGIApp:
 # === Running ==========================================================================
 # The command line, stdin and stdout, the end of the process, and the log.
 
-_UNREAD_LIMIT = 100  # messages; a client that has more to read gets no notifications
 _LOG_LINES = 1000  # that nobody has read; any further line is dropped
 _PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that fit into a pipe with room
 
 
 OnEnd = Callable[[], object]
+Work = Awaitable[int | None]
 
 
 async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
@@ -2013,9 +2006,7 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
     async def send(item: SessionMessage) -> None:
         # The client may not read stdout. `send` never waits for the client, because
         # everything that sends would wait as well, even the shutdown.
-        keeps_up = outgoing.statistics().current_buffer_used < _UNREAD_LIMIT
-        if keeps_up or not isinstance(item.message, types.JSONRPCNotification):
-            outgoing.send_nowait(dump_message(item.message) + b"\n")
+        outgoing.send_nowait(dump_message(item.message) + b"\n")
 
     async def write() -> None:
         await _write_stdout(unsent)
@@ -2190,9 +2181,7 @@ def _end_by_force(status: int) -> None:
     os._exit(status)
 
 
-async def run_until_end(
-    work: Awaitable[int | None], status: int, on_end: OnEnd
-) -> None:
+async def run_until_end(work: Work, status: int, on_end: OnEnd) -> None:
     """Await the work, or stop it at a signal. Then end the process.
 
     The exit status is the result of the work, 1 after an error, or `status` if the work
@@ -2298,7 +2287,7 @@ def main() -> None:
     gc.set_threshold(20_000)
     status = int(not is_serving)  # of work that was stopped
     on_end = functools.partial(_thread.start_new_thread, _end_by_force, (status,))
-    work: Awaitable[int | None]
+    work: Work
     if options.http:
         work = serve_http(*options.http)
     elif options.toolbox:
