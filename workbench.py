@@ -14,16 +14,16 @@ tool by its full name, `{toolbox}__{server}__{tool}`.
     python workbench.py --toolbox --http PORT        ... over HTTP
 
 Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, else a built-in demo.
-
-The protocol has two eras. Up to 2025-11-25, a client begins with `initialize`, and a
-server may ask the client and log at any time. From 2026-07-28 on, a client begins with
-`server/discover`, and a server asks only in the result of a call. Most published
-servers know only the older era, so the workbench uses that era wherever it can:
-`server/discover` is refused, and clients that know both eras then fall back to
-`initialize`. A client that sends requests of the newer era all the same can list and
-call tools, but cannot be asked.
-https://modelcontextprotocol.io/specification
 """
+
+# The protocol has two eras. Up to 2025-11-25, a client begins with `initialize`, and a
+# server may ask the client and log at any time. From 2026-07-28 on, a client begins
+# with `server/discover`, and a server asks only in the result of a call. Most published
+# servers know only the older era, so the workbench uses that era wherever it can:
+# `server/discover` is refused, and clients that know both eras then fall back to
+# `initialize`. A client that sends requests of the newer era all the same can list and
+# call tools, but cannot be asked.
+# https://modelcontextprotocol.io/specification
 
 from __future__ import annotations
 
@@ -1972,8 +1972,6 @@ def toolbox_app(bound_to: str) -> ASGIApp:
 
 _LOG_LINES = 1000  # that nobody has read; any further line is dropped
 _PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that fit into a pipe with room
-
-
 OnEnd = Callable[[], object]
 Work = Awaitable[int | None]
 
@@ -2249,7 +2247,7 @@ def parse_arguments() -> argparse.Namespace:
     either("--check", action="store_true", help="start every server, report on each")
     either("--call", nargs="+", metavar=("NAME", "JSON"), help="call one tool")
     add("--toolbox", action="store_true", help="serve the built-in echo and time")
-    add("--http", metavar="[HOST:]PORT", type=_http_address, help="serve it over HTTP")
+    add("--http", metavar="[HOST:]PORT", type=_http_address, help="... over HTTP")
     add("--verbose", action="store_const", const=logging.DEBUG, help="log debug lines")
     add("--version", action="version", version=f"mcp-workbench {__version__}")
     options = parser.parse_args()
