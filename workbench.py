@@ -19,8 +19,8 @@ Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, else a built-in 
 # The protocol has two eras. Up to 2025-11-25, a client begins with `initialize`, and a
 # server may ask the client and log at any time. From 2026-07-28 on, a client begins
 # with `server/discover`, and a server asks only in the result of a call. Most published
-# servers know only the older era, so the workbench uses that era wherever it can:
-# `server/discover` is refused, and clients that know both eras then fall back to
+# servers know only the older era. To be used in that era, the workbench refuses
+# `server/discover` over stdio, and clients that know both eras then fall back to
 # `initialize`. A client that sends requests of the newer era all the same can list and
 # call tools, but cannot be asked.
 # https://modelcontextprotocol.io/specification
@@ -88,7 +88,7 @@ __version__ = "0.10.0"
 # 2 s, sends SIGTERM, waits 2 s and kills it. The servers must have ended before that.
 # `ServerProcess.stop` takes up to 2 * EXIT_GRACE + 2 * OUTPUT_TIMEOUT, and the log one
 # more OUTPUT_TIMEOUT. Their sum must stay below EXIT_TIMEOUT, and that below 4.
-OPEN_TIMEOUT = 5.0  # until `open_toolbox` answers with the servers that are up
+OPEN_TIMEOUT = 5.0  # for servers to start if one is up by then, and for a new listing
 ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
 CONNECT_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
 REPLY_TIMEOUT = 10.0  # for a connection to a remote server, and for `server/discover`
@@ -111,8 +111,9 @@ OnProgress = ProgressFnT | None
 
 
 # === Configuration ====================================================================
-# A file, ours or another client's, becomes a `WorkbenchConfig` that needs no further
-# checks. All problems of a file are reported together, each with its place.
+# A file, ours or another client's, becomes a `WorkbenchConfig` of the right form. All
+# problems of a file are reported together, each with its place. Whether a command or a
+# URL is any good shows when a server is started.
 
 
 class ConfigError(SystemExit):
@@ -126,7 +127,7 @@ class ConfigError(SystemExit):
 class ServerConfig:
     """A downstream server: either a process (`command`) or an endpoint (`url`).
 
-    A field's default has the JSON type that the value in a file must have.
+    A value in a file must have the JSON type of the field's default.
     """
 
     command: str = ""
@@ -160,14 +161,17 @@ class WorkbenchConfig:
     """A configuration of the right form, with its `${VAR}` references expanded."""
 
     toolboxes: Mapping[str, ToolboxConfig]
-    # The environment variables that the file names. A server gets such a variable only
-    # through a `${VAR}` in its own entry, unless every server needs it, such as PATH.
+    # The environment variables that the file names as `${VAR}`. A server gets such a
+    # variable only through its own entry, unless every server needs it, such as PATH.
     withheld: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()  # longest first, because one may contain another
     source: str = ""  # where it came from, for messages
 
     def mask(self, text: str) -> str:
-        """The text with `***` for each known secret, and fit for a line of the log."""
+        """The text with `***` for each known secret, and without control characters.
+
+        Line feeds stay. Escapes of JSON are undone as far as `_unescape` does that.
+        """
         text = _unescape(text)
         for secret in self.secrets:
             text = text.replace(secret, "***")
@@ -230,7 +234,8 @@ class _ConfigReader:
         tables = {key: data[key] for key in _TABLE_KEYS if key in data}
         # Claude Code keeps the servers of a project in its entry in ~/.claude.json, and
         # the names of those that are switched off there. On Windows, paths are equal
-        # whatever their slashes and their case.
+        # whatever their slashes and their case. Other files have no `projects`, or use
+        # the key for something else.
         with suppress(AttributeError, LookupError, TypeError, OSError):
             for path, project in data["projects"].items():
                 if Path(path) == Path.cwd():
@@ -261,7 +266,7 @@ class _ConfigReader:
         return toolboxes
 
     def servers(self, table_path: str, table: Any) -> dict[str, ServerConfig]:
-        """The servers of a table, except those that start this workbench again."""
+        """The servers of a table, except those that are given the path of this file."""
         servers = {}
         for name, path, entry in self.entries(table_path, table):
             server = self.read_server(path, entry)
@@ -283,8 +288,8 @@ class _ConfigReader:
             entry = self.expect(path, value, dict)
             # Clients write null for what is not there.
             entry = {key: entry[key] for key in entry if entry[key] is not None}
-            on = self.expect(f"{path}.enabled", entry.pop("enabled", True), bool)
-            off = self.expect(f"{path}.disabled", entry.pop("disabled", False), bool)
+            on = self.read(f"{path}.enabled", entry.pop("enabled", True), bool)
+            off = self.read(f"{path}.disabled", entry.pop("disabled", False), bool)
             if off or not on:
                 continue
             if re.search("^$|__|_$", name):
@@ -307,11 +312,12 @@ class _ConfigReader:
             log.warning("%s: unknown keys %s, ignored", path, unknown)
 
     def read_server(self, path: str, entry: JSON) -> ServerConfig:
-        """One server entry, in the spelling of this or another client.
+        """One server entry, in our spelling or in that of another client.
 
         The keys that are known are removed from the entry.
         """
         values: JSON = {}
+        # Every field of a `ServerConfig` may be in the entry.
         for name, default in vars(ServerConfig()).items():
             for key in _SPELLINGS.get(name, [name]):
                 given = entry.pop(key, None)
@@ -333,7 +339,7 @@ class _ConfigReader:
         return server
 
     def read(self, path: str, value: Any, kind: type) -> Any:
-        """A string, a list or an object of strings, with references expanded."""
+        """A value of this JSON type, with the references in its strings expanded."""
         if kind is list and value == "*":
             value = ["*"]
         value = self.expect(path, value, kind)
@@ -377,7 +383,8 @@ def _find_secrets(server: ServerConfig) -> list[str]:
     Secrets in `args` or in a URL's path are masked only if they come from `${VAR}`.
     """
     address = server.url.partition("://")[2] or server.url
-    # A password may have any character, but `/@` begins a name in a path.
+    # The login is what stands before the last `@`, if any. A password may have any
+    # character, but `/@` begins a name in a path.
     login = address[: max(address.replace("/@", "//").rfind("@"), 0)]
     texts = [login, login.partition(":")[2], address.partition("?")[2]]
     texts += server.headers.values()
@@ -415,11 +422,11 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     toolboxes = reader.read_file(data)
     if reader.problems:
         raise ConfigError("\n".join([f"{source}:", *reader.problems]))
-    # Every variable that the raw text names is withheld. A misspelt or disabled entry
-    # is not read, but its token must not reach other servers either.
+    # Every `${VAR}` in the raw text is withheld. A misspelt or disabled entry is not
+    # read, but its token must not reach other servers either.
     named = set(_VARIABLE.findall(text + json.dumps(data, default=str)))
     withheld = {name: os.environ[name] for name in os.environ.keys() & named}
-    # A model needs the names of toolboxes and servers, so they are not masked.
+    # A model needs the names of toolboxes and servers, so a name is no secret.
     names = [name for box in toolboxes.values() for name in box.servers]
     secrets = set(reader.secrets).union(withheld.values()).difference(toolboxes, names)
     return WorkbenchConfig(toolboxes, withheld, _find_forms(secrets), source)
@@ -484,9 +491,9 @@ def matching_patterns(patterns: list[str], *names: str) -> set[str]:
 
 
 # === Workbench ========================================================================
-# The open toolboxes and their servers. The meta-tools, in the next section, call this
-# one. A server is used through a `Connection`, one for each start, whose `State` goes
-# from STARTING to UP, DRAINING and ENDED.
+# The toolboxes and their servers: what the meta-tools, in the next section, do. A
+# server is used through a `Connection`, one for each start, whose `State` tells whether
+# it is starting, up, or about to end.
 
 
 class ToolError(Exception):
@@ -548,6 +555,7 @@ class DownstreamServer:
         callers that come at once would start the server more than once.
         """
         former = self.connection
+        # A connection that is DRAINING takes no more calls.
         if former.state > State.UP:
             self.connection = self._new_connection(State.STARTING)
             self.workbench.task_group.start_soon(self._run, self.connection, former)
@@ -589,8 +597,8 @@ class DownstreamServer:
             if tool not in connection.tools:
                 near = find_nearest(self.prefix + tool, [self])
                 raise ToolError(f"server '{self.name}' has no tool '{tool}', {near}")
-            # After `NotDelivered`, the transport is closed, and `start` makes a new
-            # connection.
+            # After `NotDelivered`, the connection is marked as closed, and `start`
+            # makes a new one.
             with suppress(NotDelivered):
                 return await connection.call({**params, "name": tool}, on_progress)
         raise ToolError(f"server '{self.name}' is not up: {connection.why_not_up()}")
@@ -629,15 +637,13 @@ class Workbench:
 
     def all_servers(self) -> Servers:
         """All configured servers, without starting them."""
-        servers: Servers = []
-        for toolbox in self.config.toolboxes:
-            servers += self.servers_of(toolbox).values()
-        return servers
+        toolboxes = map(self.servers_of, self.config.toolboxes)
+        return [server for toolbox in toolboxes for server in toolbox.values()]
 
     async def open(
         self, toolbox: str, patterns: list[str], on_progress: ProgressFnT
     ) -> JSON:
-        """Start a toolbox's servers that are not up; return their state and tools.
+        """Start the servers that a pattern can match; return their states and tools.
 
         Answers when every server is up or has failed, or after `OPEN_TIMEOUT` if one is
         up by then, or else when the first is up, but no later than `ANSWER_TIMEOUT`.
@@ -645,15 +651,16 @@ class Workbench:
         """
         began = anyio.current_time()
         match = functools.partial(matching_patterns, patterns, toolbox)
-        every = self.servers_of(toolbox)
-        servers = [server for name, server in every.items() if match(name)]
+        all_servers = self.servers_of(toolbox)
+        servers = [server for name, server in all_servers.items() if match(name)]
         settled: list[DownstreamServer] = []
 
+        # After the first server is up, the others have until `OPEN_TIMEOUT`: each of
+        # these tasks may change the deadline of their group. A deadline in the past
+        # ends the wait at once.
         async def wait_for(server: DownstreamServer) -> None:
             connection = await server.connect()
             if connection.state is State.UP:
-                # After the first server is up, the others have until `OPEN_TIMEOUT`. A
-                # deadline in the past ends the wait at once.
                 waiting.cancel_scope.deadline = began + OPEN_TIMEOUT
             settled.append(server)
             await on_progress(len(settled), len(servers), server.server_name)
@@ -664,8 +671,8 @@ class Workbench:
                 waiting.start_soon(wait_for, server)
         answer = self.compose(toolbox, servers, patterns)
         for name, text in answer.get("instructions", {}).items():
-            if text == every[name].connection.session.instructions:
-                every[name].has_told_instructions = True
+            if text == all_servers[name].connection.session.instructions:
+                all_servers[name].has_told_instructions = True
         failed = answer.get("servers_failed", {})
         if 0 < len(failed) == len(servers):
             reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
@@ -675,7 +682,7 @@ class Workbench:
     def compose(self, toolbox: str, servers: Servers, patterns: list[str]) -> JSON:
         """The answer of `open_toolbox`: the state of these servers, and their tools.
 
-        An answer for the whole toolbox always has the servers' own instructions. An
+        An answer for the whole toolbox has the servers' own instructions each time. An
         answer for patterns has them only if no earlier answer had them in full.
         """
         up = [server for server in servers if server.connection.state is State.UP]
@@ -744,13 +751,12 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
 def find_nearest(name: str, servers: Servers) -> str:
     """A text with the full names of these servers' tools that are most like this name.
 
-    A server that is not up is taken to have the tool.
+    A server whose tools are not known is taken to have the tool.
     """
     names = []
     for server in servers:
-        names += [server.prefix + tool for tool in server.connection.tools]
-        if server.connection.state is not State.UP:
-            names.append(server.prefix + name.rpartition("__")[2])
+        tools = server.connection.tools or [name.rpartition("__")[2]]
+        names += [server.prefix + tool for tool in tools]
     return f"nearest: {', '.join(difflib.get_close_matches(name, names, cutoff=0))}"
 
 
@@ -864,7 +870,7 @@ def json_length(value: Any) -> int:
 class OwnTool(NamedTuple):
     """A tool of this program.
 
-    The adapter validates a call's arguments against the schema and calls the function.
+    The adapter validates a call's arguments by the function's parameters and calls it.
     """
 
     declaration: types.Tool
@@ -950,9 +956,7 @@ def _as_object(value: Any) -> Any:
 
 def _as_list(value: Any) -> Any:
     decoded = _decode(value)
-    if not isinstance(decoded, list):
-        decoded = [value] if value else []
-    return decoded or ["*"]
+    return (decoded or ["*"]) if isinstance(decoded, list) else [value or "*"]
 
 
 _Arguments = Annotated[JSON, BeforeValidator(_as_object), Field(default={})]
@@ -1069,9 +1073,10 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # A transport, in the next section, carries the messages:
 #
 # - A transport is an async context manager that yields `Streams`. Entering the context
-#   raises `ToolError` for a process that cannot be started, or a URL that is not valid.
-# - `transmit` sends one message. For a request, `transmit` may return at once (over
-#   pipes and SSE), or when the answer has come (over Streamable HTTP). `transmit`
+#   raises `ToolError` where it is known what to do about a failure. `Connection.run`
+#   records that error, or any other, as the reason why the server is not up.
+# - `transmit` sends one message. For a request, `transmit` may return before the answer
+#   has come (over pipes and SSE), or after that (over Streamable HTTP). `transmit`
 #   raises `NotDelivered` only if the server has certainly not executed the request: its
 #   stdin is closed, or it does not know the session. For a request that failed in
 #   another way, `transmit` raises `ToolError`, or an `MCPError` that the server sent.
@@ -1079,12 +1084,12 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # - The transport of a process calls `on_output` for each line that is no message.
 #
 # A connection ends in two steps. First the transport calls `on_closed`, which is
-# `Connection.mark_closed`, with a reason: no new call is sent, but answers to
-# calls in flight may still come. Then the messages end: no answer can come any more,
-# and the session fails the open requests.
-# Over Streamable HTTP, a request waits for its own answer, so messages need not end.
-# The transport is closed before `NotDelivered` is raised, so that the next start makes
-# a new connection.
+# `Connection.mark_closed`, with a reason: no new call is sent, but answers to calls in
+# flight may still come. Before `NotDelivered` is raised, `on_closed` is called as well,
+# so that the next start makes a new connection. Then no answer can come any more, and
+# the session fails the open requests: the messages of a process end, and the end of an
+# SSE stream ends the transport's context. Over Streamable HTTP, a request waits for its
+# own answer, so the second step is not needed.
 #
 # The life of a connection: `DownstreamServer.start` makes the object and starts a task
 # with `run`. `run` enters the transport and the session, agrees on an era, lists the
@@ -1104,8 +1109,8 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
     """Both directions of a connection, in the form that the SDK's sessions want.
 
     A session reads with `async for`. When `messages` ends, `receive` raises
-    StopAsyncIteration, which ends that loop. The SDK closes its streams. `aclose` does
-    nothing, because the transport closes what is behind.
+    StopAsyncIteration, which ends that loop. The SDK calls `aclose`, which does
+    nothing, because only the transport may close the pipes or the HTTP client.
     """
 
     messages: Messages
@@ -1126,7 +1131,8 @@ class Shared:
     """What every connection of a workbench uses.
 
     `client` is the session of the client's last tool call. The questions and logs of
-    servers go there. `client` is None for a client that cannot be asked.
+    servers go there. Before the first call, and for a client that cannot be asked,
+    `client` is None.
     """
 
     mask: Mask
@@ -1145,7 +1151,7 @@ class State(enum.IntEnum):
     STARTING = 1  # session and tools are not there yet
     UP = 2  # calls are sent in this state only
     DRAINING = 3  # no call is sent any more; those in flight may still be answered
-    ENDED = 4  # nothing is left of the connection, and no process
+    ENDED = 4  # the connection is left, and its processes have ended
 
 
 class Connection:
@@ -1168,8 +1174,8 @@ class Connection:
         self.session: ClientSession  # as soon as the transport is there
         self.tools: dict[str, types.Tool] = {}  # by name, those that the filters allow
         # A change may be missed: a remote server's announcement is lost while its event
-        # stream is broken, and any listing may fail. From then on, `wait_until_current`
-        # always has the tools listed again.
+        # stream is broken, and any listing may fail. If this is true, each
+        # `wait_until_current` has the tools listed again.
         self._may_miss_changes = bool(config.url)
         self.state = state
         self._reason = ""  # why the transport is closed
@@ -1232,9 +1238,8 @@ class Connection:
 
         A failure is not raised, but recorded for `why_not_up`.
         """
-        open_transport = remote_transport if self.config.url else process_transport
-        callbacks = self.log_line, self.mark_closed
-        transport = open_transport(self.config, self.shared, *callbacks)
+        connect = remote_transport if self.config.url else process_transport
+        transport = connect(self.config, self.shared, self.log_line, self.mark_closed)
         try:
             with anyio.move_on_after(CONNECT_TIMEOUT) as starting:
                 async with transport as streams, self._open_session(streams):
@@ -1361,7 +1366,7 @@ class Connection:
             self._listed = number
             self._notify()
             # A server may announce a change after each listing. Without this pause, its
-            # listings would follow one another for ever.
+            # listings would follow one another without a break.
             await anyio.sleep(LISTING_PAUSE)
 
     async def _list_tools(self) -> None:
@@ -1372,7 +1377,7 @@ class Connection:
         tools: dict[str, types.Tool] = {}
         cursor: str | None = None
         # The first request has the cursor None. The loop ends at None, at an empty
-        # cursor, and at one that was sent before.
+        # cursor, at one that was sent before, and at `MAX_PAGES`.
         seen: set[str | None] = {""}
         while cursor not in seen and len(seen) <= MAX_PAGES:
             seen.add(cursor)
@@ -1383,9 +1388,10 @@ class Connection:
                 if error.code != types.METHOD_NOT_FOUND:
                     raise
                 break  # the server has no tools
-            # `to_json` refuses a schema that is nested too deeply. The answer of
-            # `open_toolbox` adds up to four levels. With four lists around the page,
-            # such a schema is found here, where only its own server fails.
+            # `to_json` refuses a schema that is nested too deeply. A schema may be four
+            # levels deeper in an answer of `open_toolbox` than in a page. With four
+            # lists around the page, such a schema is found here, where only its own
+            # server fails.
             compact([[[[page]]]])
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
             cursor = page.next_cursor
@@ -1410,8 +1416,9 @@ class Connection:
 
     async def tell_roots_changed(self) -> None:
         """Tell a server that was offered the client's roots to ask for them again."""
-        if self.state is State.UP and self.offered.roots:
-            # An exception in this task would end all connections.
+        if self.offered.roots:
+            # Without a session, there is none to tell. An exception in this task would
+            # end all connections.
             with suppress(Exception):
                 changed = types.RootsListChangedNotification()
                 await self.session.send_notification(changed)
@@ -1454,9 +1461,9 @@ class Connection:
 # A connection's messages travel over the pipes of a process, or over HTTP to a remote
 # server. The last part of this section is for Windows alone.
 
-# Bytes of the largest message, because parsing a message blocks all threads. Output
-# that nobody has taken yet is buffered up to this size. The size is larger than a pipe,
-# so that what a process leaves in its pipe is read before the pipe is closed,
+# Bytes of the largest message, because parsing a message blocks all threads. asyncio
+# buffers up to twice as much output that nobody has taken yet. That is more than a pipe
+# holds, so that what a process leaves in its pipe is read before the pipe is closed,
 # `OUTPUT_TIMEOUT` after the exit.
 _LINE_LIMIT = 12 << 20
 SESSION_ID = "mcp-session-id"
@@ -1499,7 +1506,7 @@ def dump_message(message: types.JSONRPCMessage) -> bytes:
 async def _lines(read: Read, limit: int) -> AsyncIterator[bytes]:
     """The lines that can be read, without their ends.
 
-    Only the first `limit` bytes of a longer line are kept.
+    Only the first `limit` bytes of a longer line are kept, or 64 KiB if that is more.
     """
     line = bytearray()
     # A broken pipe counts as an end.
@@ -1519,8 +1526,8 @@ async def _lines(read: Read, limit: int) -> AsyncIterator[bytes]:
 async def read_messages(read: Read, on_output: OnOutput, limit: int) -> Messages:
     """The messages that can be read, one a line; `on_output` gets all other lines.
 
-    A line of `limit` bytes or more ends the messages. If such a line were skipped, a
-    call that it answers would wait for ever.
+    Only the first `limit` bytes of a line are read. If these are no message, they end
+    the messages: a call that the line answers would wait for ever.
     """
     async for line in _lines(read, limit):
         message = _read_message(line)
@@ -1554,7 +1561,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         self._process = cast(asyncio.SubprocessTransport, transport)
         if sys.platform == "win32":
             self._job = create_job(self._process)
-        self._finished = asyncio.create_task(self._read_stderr())
+        self._finished = asyncio.create_task(self._read_stderr_until_exit())
 
     def process_exited(self) -> None:
         super().process_exited()
@@ -1564,18 +1571,18 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         asyncio.get_running_loop().call_later(OUTPUT_TIMEOUT, self._process.close)
 
     async def messages(self) -> Messages:
-        """The messages on stdout, to its end. Then the transport is closed."""
+        """The messages on stdout, to its end. Then the end is reported."""
         async for item in read_messages(self.stdout.read, self._on_output, _LINE_LIMIT):
             yield item
-        await self._close("closed its stdout, or wrote a line that is too long")
+        await self._report_end("closed its stdout, or wrote a line that is too long")
 
-    async def _close(self, reason: str) -> None:
-        # A server that closes a pipe usually exits, and its exit status tells more. The
-        # connection keeps the first reason.
+    async def _report_end(self, reason: str) -> None:
+        # A server that closes a pipe usually exits. Then `process_exited` reports the
+        # exit status first, and the connection keeps the first reason.
         await asyncio.wait([self._finished], timeout=EXIT_GRACE)
         self._on_closed(reason)
 
-    async def _read_stderr(self) -> None:
+    async def _read_stderr_until_exit(self) -> None:
         """Read stderr to its end, and wait for the exit of the process."""
         async for line in _lines(self.stderr.read, MASK_LIMIT):
             self._on_output(line)
@@ -1590,7 +1597,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         # to a broken pipe closes `stdin`, so the check comes after it.
         self.stdin.write(dump_message(item.message) + b"\n")
         if self.stdin.is_closing() and isinstance(item.message, types.JSONRPCRequest):
-            await self._close("closed its stdin")
+            await self._report_end("closed its stdin")
             raise NotDelivered("the server has closed its stdin")
 
     async def stop(self) -> None:
@@ -1606,10 +1613,10 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         self._on_closed = lambda _: None
         self.stdin.close()
         # 9 is SIGKILL, a name that Windows lacks. 0 only asks.
-        graces = {signal.SIGTERM: EXIT_GRACE, 9: EXIT_GRACE, 0: OUTPUT_TIMEOUT}
-        for number, grace in graces.items():
+        steps = (EXIT_GRACE, signal.SIGTERM), (EXIT_GRACE, 9), (OUTPUT_TIMEOUT, 0)
+        for seconds, number in steps:
             # First the group has time to end by itself. Then it is signalled.
-            with anyio.move_on_after(grace):
+            with anyio.move_on_after(seconds):
                 while self.signal_group(0):
                     await anyio.sleep(0.02)
             self.signal_group(number)
@@ -1663,9 +1670,9 @@ async def process_transport(
 class RemoteServer:
     """A remote server, over Streamable HTTP or the older SSE transport.
 
-    A message is posted in the task that sends it. A failure is raised in that task and
-    ends no other request; that of a notification is logged. Cancelling the task closes
-    its HTTP connection.
+    A message is posted in the task that sends it. The failure of a request is raised in
+    that task and ends no other request; that of a notification is only logged.
+    Cancelling the task closes its HTTP connection.
 
     https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
     """
@@ -1676,16 +1683,16 @@ class RemoteServer:
         # `httpx2.URL` may spell the address otherwise, and the mask would miss it.
         self._address = config.url
         self._url = self._endpoint = httpx2.URL(self._address)
-        self._has_failed = False  # the last request
-        # Over SSE, a session begins with the endpoint that the server names. Over
-        # Streamable HTTP, it begins with our first notification.
-        self.has_session = anyio.Event()
+        self._last_request_failed = False
+        # Over SSE, the server has named its endpoint. Over Streamable HTTP, the first
+        # notification was sent, so that `listen` may begin.
+        self.is_ready = anyio.Event()
         self._received: asyncio.Queue[SessionMessage] = asyncio.Queue()
         self.is_sse = config.transport == "sse"
         self._http = httpx2.AsyncClient(
             headers=httpx2.Headers(config.headers) | _HEADERS,
             # Only connecting has a timeout: a call may run for hours, an upload may be
-            # slow, and more than 200 requests wait for one another.
+            # slow, and a request beyond 200 waits for a free connection.
             timeout=httpx2.Timeout(None, connect=REPLY_TIMEOUT),
             limits=httpx2.Limits(max_connections=200, keepalive_expiry=2.0),
             follow_redirects=True,
@@ -1707,41 +1714,43 @@ class RemoteServer:
     async def send(self, item: SessionMessage) -> None:
         """Post a message. Over Streamable HTTP, wait for the answer to a request.
 
-        After a second failure in a row, the connection is closed, and the next call
-        makes a new one. The server may have been replaced: it may not know the session,
-        or not speak the same protocol version.
+        The next call makes a new connection if the session is unknown, or after a
+        second failure in a row. Then the server may have been replaced: it may not know
+        the session either, or not speak the same protocol version.
         """
         headers = getattr(item.metadata, "headers", None)
         parts: JSON = {"headers": headers, "content": dump_message(item.message)}
         if not isinstance(item.message, types.JSONRPCRequest):
-            await self._try("POST", parts)
+            failure = await self._try("POST", parts)
+            log.debug("%s: posted: %s", self._address, failure or "accepted")
             # The first of these is `notifications/initialized`. The session sets the
             # protocol version in the headers of its requests and notifications. Its
             # answers and the GET of `listen` need the header, too.
             self._http.headers.update(headers)
-            self.has_session.set()
+            self.is_ready.set()
             return
         # Over the older transport, the answer comes in the one stream of `listen`.
         request_id = "" if self.is_sse else str(item.message.id)
         failure = await self._try("POST", parts, request_id)
         if failure is not None:
-            if self._has_failed or isinstance(failure, NotDelivered):
+            if self._last_request_failed or isinstance(failure, NotDelivered):
                 self._on_closed(str(failure))
-            self._has_failed = True
+            self._last_request_failed = True
             raise failure
-        self._has_failed = False
+        self._last_request_failed = False
 
     async def listen(self) -> None:
         """Read the messages that belong to no request of ours.
 
         Over the older transport, every message of the server comes here. Without this
-        stream, no answer can come, so its end is raised and ends the connection.
+        stream, no answer can come, so its end is raised and ends the connection. A
+        server of Streamable HTTP that has no session has no such stream.
         """
         if self.is_sse:
             end = await self._try("GET", {}) or ToolError("closed its event stream")
             self._on_closed(str(end))
             raise end
-        await self.has_session.wait()
+        await self.is_ready.wait()
         while SESSION_ID in self._http.headers:
             failure = await self._try("GET", {})
             # A server may have no such stream at all.
@@ -1779,7 +1788,7 @@ class RemoteServer:
             except Exception as error:  # noqa: BLE001
                 return ToolError(f"{self._address}: {explain(error)}")
             if response.is_error or (request_id and not last.id):
-                return self._refusal(response, last.data, request_id)
+                return self._failure(response, last.data, request_id)
             if not request_id:
                 return None
             await asyncio.sleep((last.retry or 1000) / 1000)
@@ -1789,14 +1798,14 @@ class RemoteServer:
         """Hand on the message of an event; return whether it answers this request."""
         if self.is_sse and event.event == "endpoint":
             self._endpoint = self._url.join(event.data)
-            self.has_session.set()
+            self.is_ready.set()
         message = _read_message(event.data.encode())
         if message is None:
             return False
         self._received.put_nowait(SessionMessage(message))
         return not hasattr(message, "method") and str(message.id) == request_id
 
-    def _refusal(self, response: httpx2.Response, body: str, awaited: str) -> Failure:
+    def _failure(self, response: httpx2.Response, body: str, awaited: str) -> Failure:
         """The reason why a request was not answered, and what to do about it.
 
         `awaited` is the id of the request.
@@ -1812,8 +1821,8 @@ class RemoteServer:
             # The server does not know the session, and so it has executed nothing.
             return NotDelivered(text)
         hint = _LOGIN_HINT if status in (401, 403) else _URL_HINT
-        # The mask comes before the cut to 300 characters, because half a secret is not
-        # masked.
+        # The mask comes before the cut to 300 characters, because the beginning of a
+        # secret may be too short to be known.
         told = " ".join(self._mask(body[:MASK_LIMIT]).split())[:300]
         return ToolError(f"{text}, no valid MCP answer ({hint}): {told}")
 
@@ -1848,7 +1857,7 @@ async def remote_transport(
     async with aclosing(server), anyio.create_task_group() as tasks:
         tasks.start_soon(server.listen)
         if server.is_sse:
-            await server.has_session.wait()
+            await server.is_ready.wait()
         yield Streams(server.messages(), server.send)
         tasks.cancel_scope.cancel()
 
@@ -1979,6 +1988,8 @@ Work = Awaitable[int | None]
 async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
     """Serve over stdin and stdout, and return when one of them is closed.
 
+    A stdout that is closed is noticed at the next write.
+
     `on_end` is called as soon as the end is known, before the server is stopped, maybe
     more than once, and maybe by another thread.
 
@@ -1998,8 +2009,6 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
                 case _:
                     yield item
         on_end()
-        # The SDK would wait for calls in flight before it stops the servers.
-        tasks.cancel_scope.cancel()
 
     async def send(item: SessionMessage) -> None:
         # The client may not read stdout. `send` never waits for the client, because
@@ -2092,7 +2101,7 @@ async def check(config: WorkbenchConfig) -> int:
 
 
 async def _report(server: DownstreamServer) -> bool:
-    """Start a server and print a line about it; return whether it is all right."""
+    """Start a server and print a line about it; return whether the verdict is ok."""
     connection = server.start()
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -2119,11 +2128,9 @@ def _print_context(workbench: Workbench) -> None:
     """Print what the model's context holds with the workbench, and without."""
     own = [tool.declaration for tool in meta_tools(workbench.config)]
     before = opened = _definitions(own) + instructions(workbench.config)
-    tools: list[types.Tool] = []
     for name, toolbox in workbench.open_toolboxes.items():
         opened += compact(workbench.compose(name, [*toolbox.values()], ["*"]))
-        for server in toolbox.values():
-            tools += server.connection.tools.values()
+    tools = [t for s in workbench.all_servers() for t in s.connection.tools.values()]
     print(f"Model context: {_cost(before)} before anything is opened,")
     print(f"{_cost(opened)} with everything opened,")
     print(f"{_cost(_definitions(tools))} natively, with {len(tools)} tools")
