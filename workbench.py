@@ -52,7 +52,7 @@ import zoneinfo
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import sleep
 from typing import Annotated, Any, NamedTuple, cast, get_args
@@ -234,7 +234,7 @@ class _ConfigReader:
         tables = {key: data[key] for key in _TABLE_KEYS if key in data}
         # Claude Code keeps the servers of a project in its entry in ~/.claude.json, and
         # the names of those that are switched off there. On Windows, paths are equal
-        # whatever their slashes and their case. Other files have no `projects`, or use
+        # whatever their slashes and their case. Most files have no `projects`, or use
         # the key for something else.
         with suppress(AttributeError, LookupError, TypeError, OSError):
             for path, project in data["projects"].items():
@@ -427,8 +427,8 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     named = set(_VARIABLE.findall(text + json.dumps(data, default=str)))
     withheld = {name: os.environ[name] for name in os.environ.keys() & named}
     # A model needs the names of toolboxes and servers, so a name is no secret.
-    names = [name for box in toolboxes.values() for name in box.servers]
-    secrets = set(reader.secrets).union(withheld.values()).difference(toolboxes, names)
+    names = [toolboxes, *[toolbox.servers for toolbox in toolboxes.values()]]
+    secrets = set(reader.secrets).union(withheld.values()).difference(*names)
     return WorkbenchConfig(toolboxes, withheld, _find_forms(secrets), source)
 
 
@@ -491,9 +491,9 @@ def matching_patterns(patterns: list[str], *names: str) -> set[str]:
 
 
 # === Workbench ========================================================================
-# The toolboxes and their servers: what the meta-tools, in the next section, do. A
+# The toolboxes and their servers. The meta-tools, in the next section, call this one. A
 # server is used through a `Connection`, one for each start, whose `State` tells whether
-# it is starting, up, or about to end.
+# the server is starting, up, or about to end.
 
 
 class ToolError(Exception):
@@ -956,7 +956,8 @@ def _as_object(value: Any) -> Any:
 
 def _as_list(value: Any) -> Any:
     decoded = _decode(value)
-    return (decoded or ["*"]) if isinstance(decoded, list) else [value or "*"]
+    patterns = decoded if isinstance(decoded, list) else [value]
+    return list(filter(None, patterns)) or ["*"]
 
 
 _Arguments = Annotated[JSON, BeforeValidator(_as_object), Field(default={})]
@@ -1144,8 +1145,7 @@ class Shared:
 class State(enum.IntEnum):
     """The states of a connection, in order.
 
-    A start that fails skips the states in between: it goes to ENDED when its process
-    has ended as well.
+    A start that fails goes from STARTING to ENDED, as soon as its process has ended.
     """
 
     STARTING = 1  # session and tools are not there yet
@@ -1294,7 +1294,7 @@ class Connection:
         """
         try:
             await self.session.initialize()
-        except MCPError:
+        except (MCPError, ToolError):
             with suppress(Exception), anyio.move_on_after(REPLY_TIMEOUT):
                 await self.session.discover()
             if self.session.discover_result is None:
@@ -1462,8 +1462,8 @@ class Connection:
 # server. The last part of this section is for Windows alone.
 
 # Bytes of the largest message, because parsing a message blocks all threads. asyncio
-# buffers up to twice as much output that nobody has taken yet. That is more than a pipe
-# holds, so that what a process leaves in its pipe is read before the pipe is closed,
+# buffers up to twice as much output that nobody has taken yet. A pipe holds less, so
+# there usually is room for what a process leaves in its pipe, which is closed
 # `OUTPUT_TIMEOUT` after the exit.
 _LINE_LIMIT = 12 << 20
 SESSION_ID = "mcp-session-id"
@@ -1519,7 +1519,7 @@ async def _lines(read: Read, limit: int) -> AsyncIterator[bytes]:
                 line = bytearray(other)
                 # A server that writes without end must not block the event loop.
                 await asyncio.sleep(0)
-    # What follows the last line feed, which usually is nothing, is a line as well.
+    # The rest after the last line feed, which usually is empty, is a line as well.
     yield bytes(line)
 
 
@@ -1671,7 +1671,7 @@ class RemoteServer:
     """A remote server, over Streamable HTTP or the older SSE transport.
 
     A message is posted in the task that sends it. The failure of a request is raised in
-    that task and ends no other request; that of a notification is only logged.
+    that task and ends no other request. The failure of a notification is only logged.
     Cancelling the task closes its HTTP connection.
 
     https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
@@ -1715,8 +1715,8 @@ class RemoteServer:
         """Post a message. Over Streamable HTTP, wait for the answer to a request.
 
         The next call makes a new connection if the session is unknown, or after a
-        second failure in a row. Then the server may have been replaced: it may not know
-        the session either, or not speak the same protocol version.
+        second failure in a row. A server that was replaced may not know the session
+        either, or not speak the same protocol version.
         """
         headers = getattr(item.metadata, "headers", None)
         parts: JSON = {"headers": headers, "content": dump_message(item.message)}
@@ -1747,7 +1747,8 @@ class RemoteServer:
         server of Streamable HTTP that has no session has no such stream.
         """
         if self.is_sse:
-            end = await self._try("GET", {}) or ToolError("closed its event stream")
+            closed = ToolError(f"{self._address}: closed its event stream")
+            end = await self._try("GET", {}) or closed
             self._on_closed(str(end))
             raise end
         await self.is_ready.wait()
@@ -1782,8 +1783,10 @@ class RemoteServer:
                 async with stream as response:
                     if response.headers.get(SESSION_ID):
                         self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
-                    async for last in _events(response):
-                        if response.is_success and self._receive(last, request_id):
+                    async for event in _events(response):
+                        # An event without an id does not change the last id.
+                        last = replace(event, id=event.id or last.id)
+                        if response.is_success and self._receive(event, request_id):
                             return None
             except Exception as error:  # noqa: BLE001
                 return ToolError(f"{self._address}: {explain(error)}")
@@ -1791,7 +1794,7 @@ class RemoteServer:
                 return self._failure(response, last.data, request_id)
             if not request_id:
                 return None
-            await asyncio.sleep((last.retry or 1000) / 1000)
+            await asyncio.sleep(max(last.retry or 1000, 10) / 1000)
             method, parts = "GET", {"headers": {"last-event-id": last.id}}
 
     def _receive(self, event: httpx2.ServerSentEvent, request_id: str) -> bool:
@@ -1812,14 +1815,14 @@ class RemoteServer:
         """
         status = response.status_code
         text = f"{self._address}: HTTP {status}"
-        message = _read_message(body.encode())
-        if isinstance(message, types.JSONRPCError) and str(message.id) == awaited:
-            error = message.error
-            return MCPError(error.code, f"{error.message} ({text})", error.data)
         sent = response.request
         if (status, sent.method) == (404, "POST") and SESSION_ID in sent.headers:
             # The server does not know the session, and so it has executed nothing.
             return NotDelivered(text)
+        message = _read_message(body.encode())
+        if isinstance(message, types.JSONRPCError) and str(message.id) == awaited:
+            error = message.error
+            return MCPError(error.code, f"{error.message} ({text})", error.data)
         hint = _LOGIN_HINT if status in (401, 403) else _URL_HINT
         # The mask comes before the cut to 300 characters, because the beginning of a
         # secret may be too short to be known.
