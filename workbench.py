@@ -84,8 +84,8 @@ except ImportError as error:
 
 __version__ = "0.10.0"
 
-# The main timeouts, in seconds. A client that ends the workbench closes its stdin, waits
-# 2 s, sends SIGTERM, waits 2 s and kills it. The servers must have ended before that.
+# The main timeouts, in seconds. A client that ends the workbench closes its stdin,
+# waits 2 s, sends SIGTERM, waits 2 s and kills it. The servers must have ended before.
 # `ServerProcess.stop` takes up to 2 * EXIT_GRACE + 2 * OUTPUT_TIMEOUT, and the log one
 # more OUTPUT_TIMEOUT. Their sum must stay below EXIT_TIMEOUT, and that below 4.
 OPEN_TIMEOUT = 5.0  # for servers to start if one is up by then, and for a new listing
@@ -196,7 +196,8 @@ TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boole
 TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
 _VARIABLE = re.compile(r"\$\{(?:env:)?(?P<name>[A-Z_][A-Z0-9_]*)")
 _DEFAULT = r"(?: :- (?P<default> [^}]* ) )? \}"
-# A reference of another client or of a shell, or one that is not closed.
+# A reference of another client, such as `${input:key}`, or of a shell, such as `$VAR`.
+# The last alternative is a reference that is not closed.
 _OTHER = r"(?P<foreign> \$\{ [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b ) | \$\{"
 _REFERENCE = re.compile(rf"{_VARIABLE.pattern} {_DEFAULT} | {_OTHER}", re.VERBOSE)
 # Editors write JSON with comments and trailing commas. A string is matched first,
@@ -619,21 +620,20 @@ class Workbench:
     # By name, the toolboxes whose servers were looked up. A server may start later.
     open_toolboxes: dict[str, dict[str, DownstreamServer]] = field(default_factory=dict)
 
-    def servers_of(self, toolbox: str) -> dict[str, DownstreamServer]:
+    def servers_of(self, name: str) -> dict[str, DownstreamServer]:
         """The servers of a toolbox, by name, without starting them.
 
         Raises `ToolError` for a toolbox that is not configured.
         """
-        if toolbox not in self.config.toolboxes:
+        if name not in self.config.toolboxes:
             names = ", ".join(self.config.toolboxes) or "none"
-            text = f"Toolbox '{toolbox}' not found. Available toolboxes: {names}"
-            raise ToolError(text)
-        if toolbox not in self.open_toolboxes:
-            self.open_toolboxes[toolbox] = {
-                name: DownstreamServer(toolbox, name, config, self)
-                for name, config in self.config.toolboxes[toolbox].servers.items()
+            raise ToolError(f"Toolbox '{name}' not found. Available toolboxes: {names}")
+        if name not in self.open_toolboxes:
+            self.open_toolboxes[name] = {
+                server: DownstreamServer(name, server, config, self)
+                for server, config in self.config.toolboxes[name].servers.items()
             }
-        return self.open_toolboxes[toolbox]
+        return self.open_toolboxes[name]
 
     def all_servers(self) -> Servers:
         """All configured servers, without starting them."""
@@ -788,13 +788,12 @@ def compose_note(answer: JSON, up: Servers, patterns: list[str]) -> str:
 
 def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
     """The entry of a server's tool in an answer of `open_toolbox`."""
-    schema = tool.input_schema
     entry: JSON = {
         "name": server.prefix + tool.name,
         "description": tool.description or f"Tool from {server.name}",
         "source_server": server.server_name,
         "toolbox_name": server.toolbox_name,
-        "inputSchema": {key: schema[key] for key in schema if key != "$schema"},
+        "inputSchema": {k: v for k, v in tool.input_schema.items() if k != "$schema"},
     }
     hints = tool.annotations or types.ToolAnnotations()
     # Only hints that differ from the protocol's default, and help a model, are listed.
@@ -1182,9 +1181,9 @@ class Connection:
         self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
         self._calls_in_flight = 0
         self._changed = anyio.Event()  # replaced by `_notify`
-        # Requests for a listing of the tools are numbered. One listing answers all that
-        # came before it began. These are the numbers of the last request, and of the
-        # last request that was answered.
+        # Requests for a listing of the tools are numbered. A listing answers all that
+        # came before it began, even if it fails. These are the numbers of the last
+        # request, and of the last request that was answered.
         self._requested = 0
         self._listed = 0
 
@@ -1772,8 +1771,10 @@ class RemoteServer:
         """Make an HTTP request, and hand on the messages of the response.
 
         Returns the failure, if there is one, and raises none. `parts` are headers and
-        content. With a `request_id`, the answer to this request is waited for. If the
-        event stream ends or is cut before the answer, it is resumed from its last id.
+        content. With a `request_id`, the answer to this request is waited for.
+
+        The first pass of the loop makes the request. If its event stream ends or is cut
+        before the answer, each further pass resumes the stream from its last id.
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
         """
         last = httpx2.ServerSentEvent()
@@ -1899,7 +1900,7 @@ if sys.platform == "win32":
 # === Built-in toolbox =================================================================
 # A server of our own with two tools, made in the same way, over stdio or HTTP.
 
-# The names of this machine, with or without a port.
+# The loopback names of this machine, with or without a port.
 LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
 _Text = Annotated[str, Field(description="The text to echo back.")]
 _ZONE = "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to UTC."
@@ -1958,13 +1959,12 @@ def toolbox_app(bound_to: str) -> ASGIApp:
             return await http(scope, receive, send)
         request = Request(scope)
         route = f"{request.method} {request.url.path}"
-        origin = request.headers.get("origin")
-        is_trusted = origin is None
+        host = request.headers.get("host", "")
+        allowed: list[str | None] = [None]
         if LOOPBACK.fullmatch(bound_to):
-            host = request.headers.get("host", "")
-            is_own = origin in (None, f"http://{host}", f"https://{host}")
-            is_trusted = is_own and LOOPBACK.fullmatch(host) is not None
-        if not is_trusted:
+            own = [None, f"http://{host}", f"https://{host}"]
+            allowed = own if LOOPBACK.fullmatch(host) else []
+        if request.headers.get("origin") not in allowed:
             await Response("Invalid Host or Origin", 403)(scope, receive, send)
         elif request.url.path == "/mcp/messages":
             query = scope["query_string"].replace(b"sessionId=", b"session_id=")
@@ -2025,7 +2025,7 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
 
     _thread.start_new_thread(_watch_stdin, (on_end,))
     # Leaving this block closes `outgoing` first. Then `write` writes what is left, and
-    # ends. `tasks` waits for it, because it is shielded.
+    # ends. `tasks` waits for `write`, because `_write_stdout` is shielded.
     async with anyio.create_task_group() as tasks, outgoing:
         tasks.start_soon(write)
         streams = Streams(messages(), send)
@@ -2196,8 +2196,8 @@ async def run_until_end(work: Work, status: int, on_end: OnEnd) -> None:
     was stopped. A signal calls `on_end`, which starts the countdown. Over HTTP, uvicorn
     takes the signals, and limits its own shutdown.
 
-    The process ends with `os._exit`, because `asyncio.run` would wait for its threads,
-    such as one that reads stdin or looks up a name.
+    The process ends with `os._exit`, because Python would wait for threads, such as one
+    that looks up a name, or one that reads stdin on Windows.
     """
     loop = asyncio.get_running_loop()
     scope = anyio.CancelScope()
@@ -2215,7 +2215,7 @@ async def run_until_end(work: Work, status: int, on_end: OnEnd) -> None:
         with scope:
             status = await work or 0
     except Exception as error:  # noqa: BLE001
-        # Without an exit here, `asyncio.run` would wait for threads that cannot end.
+        # An error that left this function would end the process without `os._exit`.
         log.error("%s", explain(error))
         status = 1
     # Not `logging.shutdown`, which would wait for a thread that writes to stderr.
@@ -2231,7 +2231,7 @@ class _MaskedLog(logging.handlers.QueueHandler):
     dropped.
     """
 
-    config = WorkbenchConfig({})  # whose secrets are masked
+    config = WorkbenchConfig({})  # whose secrets are masked; `main` sets another one
     queue: queue.Queue[logging.LogRecord]
 
     def format(self, record: logging.LogRecord) -> str:
@@ -2311,7 +2311,7 @@ def main() -> None:
             work = serve_stdio(create_server(config), on_end)
     if is_serving and os.isatty(0):
         log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
-    # The log is written from now on: nothing comes between the lines of a `ConfigError`.
+    # The log is written from now on. Nothing came between the lines of a `ConfigError`.
     listener.start()
     asyncio.run(run_until_end(work, status, on_end))
 
