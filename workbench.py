@@ -1482,18 +1482,20 @@ def _read_message(line: bytes) -> types.JSONRPCMessage | None:
     that id. Without the error, its call would wait for ever.
     """
     adapter: TypeAdapter[types.JSONRPCMessage] = types.jsonrpc_message_adapter
-    text = line.decode(errors="replace")
-    with suppress(ValidationError):
-        return adapter.validate_json(text, by_name=False)
-    # Any other JSON, such as a list, has no `get`.
-    with suppress(AttributeError, RecursionError, ValueError):
+    message = None
+    try:
+        # `validate_json` would need more memory for a large message.
+        message = from_json(line.decode(errors="replace"))
+    except ValueError:
         # JavaScript cuts texts within surrogate pairs, and a half has no UTF-8.
-        whole = json.dumps(json.loads(text), ensure_ascii=False)
-        message = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
+        with suppress(ValueError, RecursionError):
+            whole = json.dumps(json.loads(line), ensure_ascii=False)
+            message = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
+    with suppress(ValidationError):
+        return adapter.validate_python(message, by_name=False)
+    if isinstance(message, dict) and not message.get("method"):
+        failure = {"code": types.INTERNAL_ERROR, "message": "not valid MCP"}
         with suppress(ValidationError):
-            return adapter.validate_python(message, by_name=False)
-        if not message.get("method"):
-            failure = {"code": types.INTERNAL_ERROR, "message": "not valid MCP"}
             return adapter.validate_python(message | {"error": failure})
     return None
 
