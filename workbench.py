@@ -86,8 +86,8 @@ __version__ = "0.10.0"
 
 # The main timeouts, in seconds. A client that ends the workbench closes its stdin,
 # waits 2 s, sends SIGTERM, waits 2 s and kills it. The servers must have ended before.
-# `ServerProcess.stop` takes up to 2 * EXIT_GRACE + 2 * OUTPUT_TIMEOUT, and the log one
-# more OUTPUT_TIMEOUT. Their sum must stay below EXIT_TIMEOUT, and that below 4.
+# `ServerProcess.aclose` takes up to 2 * EXIT_GRACE + 2 * OUTPUT_TIMEOUT, and the log
+# one more OUTPUT_TIMEOUT. Their sum must stay below EXIT_TIMEOUT, and that below 4.
 OPEN_TIMEOUT = 5.0  # for servers to start if one is up by then, and for a new listing
 ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
 CONNECT_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
@@ -1601,7 +1601,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
             await self._report_end("closed its stdin")
             raise NotDelivered("the server has closed its stdin")
 
-    async def stop(self) -> None:
+    async def aclose(self) -> None:
         """Close stdin, and end the whole process group.
 
         The group has `EXIT_GRACE` seconds after the end of stdin, and as long again
@@ -1615,13 +1615,14 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         self.stdin.close()
         # 9 is SIGKILL, a name that Windows lacks. 0 only asks.
         steps = (EXIT_GRACE, signal.SIGTERM), (EXIT_GRACE, 9), (OUTPUT_TIMEOUT, 0)
-        for seconds, number in steps:
-            # First the group has time to end by itself. Then it is signalled.
-            with anyio.move_on_after(seconds):
-                while self.signal_group(0):
-                    await anyio.sleep(0.02)
-            self.signal_group(number)
-        await asyncio.wait([self._finished], timeout=OUTPUT_TIMEOUT)
+        with anyio.CancelScope(shield=True):
+            for seconds, number in steps:
+                # First the group has time to end by itself. Then it is signalled.
+                with anyio.move_on_after(seconds):
+                    while self.signal_group(0):
+                        await anyio.sleep(0.02)
+                self.signal_group(number)
+            await asyncio.wait([self._finished], timeout=OUTPUT_TIMEOUT)
         self._process.close()
 
     def signal_group(self, number: int) -> bool:
@@ -1661,11 +1662,8 @@ async def process_transport(
             how = "give its full path, put its arguments into `args`, or set PATH"
             where = f"in `env` of {OUR_ENTRY}; PATH is {env.get('PATH')}"
             raise ToolError(f"{text}: {how} {where}") from None
-    try:
+    async with aclosing(process):
         yield Streams(process.messages(), process.send)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await process.stop()
 
 
 class RemoteServer:
