@@ -1659,9 +1659,8 @@ async def process_transport(
             await start(lambda: process, *words, **options)
         except OSError as error:
             text = f"cannot start {config.command!r} in {cwd!r}: {error.strerror}"
-            how = "give its full path, put its arguments into `args`, or set PATH"
-            where = f"in `env` of {OUR_ENTRY}; PATH is {env.get('PATH')}"
-            raise ToolError(f"{text}: {how} {where}") from None
+            how = "give its full path, put arguments into `args`, or set PATH in `env`"
+            raise ToolError(f"{text}: {how}; PATH is {env.get('PATH')}") from None
     async with aclosing(process):
         yield Streams(process.messages(), process.send)
 
