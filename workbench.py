@@ -127,7 +127,7 @@ class ConfigError(SystemExit):
 class ServerConfig:
     """A downstream server: either a process (`command`) or an endpoint (`url`).
 
-    A value in a file must have the JSON type of the field's default.
+    A value in a file must have the JSON type of the field's default; `"*"` is a list.
     """
 
     command: str = ""
@@ -267,7 +267,10 @@ class _ConfigReader:
         return toolboxes
 
     def servers(self, table_path: str, table: Any) -> dict[str, ServerConfig]:
-        """The servers of a table, except those that are given the path of this file."""
+        """The servers of a table, except those that would start this workbench again.
+
+        These have the path of this file in their command line.
+        """
         servers = {}
         for name, path, entry in self.entries(table_path, table):
             server = self.read_server(path, entry)
@@ -384,8 +387,8 @@ def _find_secrets(server: ServerConfig) -> list[str]:
     Secrets in `args` or in a URL's path are masked only if they come from `${VAR}`.
     """
     address = server.url.partition("://")[2] or server.url
-    # The login is what stands before the last `@`, if any. A password may have any
-    # character, but `/@` begins a name in a path.
+    # A password may have any character, so all that stands before the last `@` is taken
+    # for the login. Only `/@` begins a name in a path. Rather too much is masked.
     login = address[: max(address.replace("/@", "//").rfind("@"), 0)]
     texts = [login, login.partition(":")[2], address.partition("?")[2]]
     texts += server.headers.values()
@@ -645,9 +648,9 @@ class Workbench:
     ) -> JSON:
         """Start the servers that a pattern can match; return their states and tools.
 
-        Answers when every server is up or has failed, or after `OPEN_TIMEOUT` if one is
-        up by then, or else when the first is up, but no later than `ANSWER_TIMEOUT`.
-        Raises `ToolError`.
+        Answers when every server has failed or is up with its tools listed, or after
+        `OPEN_TIMEOUT` if one is so far by then, or else when the first is, but no later
+        than `ANSWER_TIMEOUT`. Raises `ToolError`.
         """
         began = anyio.current_time()
         match = functools.partial(matching_patterns, patterns, toolbox)
@@ -724,8 +727,8 @@ class Workbench:
     ) -> JSON:
         """Call a tool by its full name, on its server, which is started if necessary.
 
-        `params` and the result are those of `tools/call` on the wire. Raises
-        `ToolError`, or the `MCPError` of the server.
+        `params`, without the name, and the result are those of `tools/call` on the
+        wire. Raises `ToolError`, `ValidationError`, or the `MCPError` of the server.
         """
         parts = name.split("__", 2)
         if len(parts) == 3:
@@ -751,12 +754,13 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
 def find_nearest(name: str, servers: Servers) -> str:
     """A text with the full names of these servers' tools that are most like this name.
 
-    A server whose tools are not known is taken to have the tool.
+    A server that is not up is taken to have the tool.
     """
     names = []
     for server in servers:
-        tools = server.connection.tools or [name.rpartition("__")[2]]
-        names += [server.prefix + tool for tool in tools]
+        names += [server.prefix + tool for tool in server.connection.tools]
+        if server.connection.state is not State.UP:
+            names.append(server.prefix + name.split("__", 2)[-1])
     return f"nearest: {', '.join(difflib.get_close_matches(name, names, cutoff=0))}"
 
 
@@ -1003,7 +1007,8 @@ async def use_tool(
     place = f"Error executing tool '{tool_name}' in toolbox '{toolbox_name}'"
     try:
         return await workbench.call(toolbox_name, tool_name, params, on_progress)
-    except (ToolError, ValidationError) as error:
+    except (ToolError, ValueError) as error:
+        # Like an invalid answer, arguments that are nested too deeply are a ValueError.
         raise ToolError(f"{place}: {explain(error)}") from None
     except MCPError as error:
         if error.code in _FOR_CLIENT:
@@ -1150,7 +1155,7 @@ class State(enum.IntEnum):
     STARTING = 1  # session and tools are not there yet
     UP = 2  # calls are sent in this state only
     DRAINING = 3  # no call is sent any more; those in flight may still be answered
-    ENDED = 4  # the connection is left, and its processes have ended
+    ENDED = 4  # the connection is left, and its process group was ended
 
 
 class Connection:
@@ -1188,7 +1193,7 @@ class Connection:
         self._listed = 0
 
     def _notify(self) -> None:
-        """Wake everyone who waits for a state, the last call or a listing."""
+        """Wake everyone who waits for a state, the end of all calls, or a listing."""
         self._changed.set()
         self._changed = anyio.Event()
 
@@ -1294,9 +1299,12 @@ class Connection:
         try:
             await self.session.initialize()
         except (MCPError, ToolError):
+            reason = self._reason
             with suppress(Exception), anyio.move_on_after(REPLY_TIMEOUT):
                 await self.session.discover()
             if self.session.discover_result is None:
+                # The error of `initialize` tells more than that of `discover`.
+                self._reason = reason
                 raise
             # A server of 2026-07-28 announces nothing unless it is listened to.
             self._may_miss_changes = True
@@ -1325,8 +1333,8 @@ class Connection:
             text = "Received tools notification from server without listChanged"
             log.warning("%s capability: %s", text, self.name)
         if self._listed < self._requested:
-            # The listing in progress may be older than the change. So none is begun
-            # beside it, but one more follows.
+            # The listing in progress may be older than the change. No other is begun
+            # beside it, but another one follows.
             text = "Skipping duplicate discovery - already in progress"
             log.debug("%s for: %s", text, self.name)
         self._request_listing()
@@ -1387,10 +1395,10 @@ class Connection:
                 if error.code != types.METHOD_NOT_FOUND:
                     raise
                 break  # the server has no tools
-            # `to_json` refuses a schema that is nested too deeply. A schema may be four
-            # levels deeper in an answer of `open_toolbox` than in a page. With four
-            # lists around the page, such a schema is found here, where only its own
-            # server fails.
+            # `to_json` refuses a schema that is nested too deeply. In an answer of
+            # `open_toolbox`, a schema is deeper by up to four levels than in a page. So
+            # a page in four lists shows such a schema here, where only its own server
+            # fails.
             compact([[[[page]]]])
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
             cursor = page.next_cursor
@@ -1460,10 +1468,10 @@ class Connection:
 # A connection's messages travel over the pipes of a process, or over HTTP to a remote
 # server. The last part of this section is for Windows alone.
 
-# Bytes of the largest message, because parsing a message blocks all threads. asyncio
-# buffers up to twice as much output that nobody has taken yet. A pipe holds less, so
-# there usually is room for what a process leaves in its pipe, which is closed
-# `OUTPUT_TIMEOUT` after the exit.
+# Bytes of the largest message of a server, because parsing a message blocks all
+# threads. asyncio buffers up to twice as much output that nobody has taken yet. This
+# buffer usually has room for all that a pipe holds, so the last output of a process is
+# read before the pipe is closed, `OUTPUT_TIMEOUT` after the exit.
 _LINE_LIMIT = 12 << 20
 SESSION_ID = "mcp-session-id"
 _HEADERS = {"accept": "application/json, text/event-stream"}
@@ -1507,7 +1515,8 @@ def dump_message(message: types.JSONRPCMessage) -> bytes:
 async def _lines(read: Read, limit: int) -> AsyncIterator[bytes]:
     """The lines that can be read, without their ends.
 
-    Only the first `limit` bytes of a longer line are kept, or 64 KiB if that is more.
+    Only the first `limit` bytes of a longer line are kept. `limit` is at least 64 KiB,
+    which is the most that is read at a time.
     """
     line = bytearray()
     # A broken pipe counts as an end.
@@ -1527,8 +1536,8 @@ async def _lines(read: Read, limit: int) -> AsyncIterator[bytes]:
 async def read_messages(read: Read, on_output: OnOutput, limit: int) -> Messages:
     """The messages that can be read, one a line; `on_output` gets all other lines.
 
-    Only the first `limit` bytes of a line are read. If these are no message, they end
-    the messages: a call that the line answers would wait for ever.
+    A line that has more than `limit` bytes ends the messages. If such a line were
+    skipped, a call that it answers would wait for ever.
     """
     async for line in _lines(read, limit):
         message = _read_message(line)
@@ -1712,9 +1721,9 @@ class RemoteServer:
     async def send(self, item: SessionMessage) -> None:
         """Post a message. Over Streamable HTTP, wait for the answer to a request.
 
-        The next call makes a new connection if the session is unknown, or after a
-        second failure in a row. A server that was replaced may not know the session
-        either, or not speak the same protocol version.
+        An unknown session, or a second failed request in a row, closes the connection,
+        so that the next call makes a new one. A server that was replaced may refuse
+        everything else with any error.
         """
         headers = getattr(item.metadata, "headers", None)
         parts: JSON = {"headers": headers, "content": dump_message(item.message)}
@@ -1772,8 +1781,8 @@ class RemoteServer:
         Returns the failure, if there is one, and raises none. `parts` are headers and
         content. With a `request_id`, the answer to this request is waited for.
 
-        The first pass of the loop makes the request. If its event stream ends or is cut
-        before the answer, each further pass resumes the stream from its last id.
+        The first pass of the loop makes the request. If its event stream had ids, and
+        ends or is cut before the answer, each further pass resumes it from the last id.
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
         """
         last = httpx2.ServerSentEvent()
@@ -1897,7 +1906,8 @@ if sys.platform == "win32":
 
 
 # === Built-in toolbox =================================================================
-# A server of our own with two tools, made in the same way, over stdio or HTTP.
+# A server of our own with two tools, made by `make_tool` and `tool_server` as the
+# workbench is, over stdio or HTTP.
 
 # The loopback names of this machine, with or without a port.
 LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
@@ -2089,8 +2099,8 @@ async def serve_http(host: str, port: int) -> None:
 async def check(config: WorkbenchConfig) -> int:
     """Start all servers side by side, and print a line for each.
 
-    Returns the exit status: 1 if a server has failed, offers no tool because of its
-    filters, or if there is no server.
+    Returns the exit status: 1 if a server has failed, if one has `toolFilters` and
+    offers no tool, or if there is no server.
     """
     async with running_workbench(config) as workbench:
         results = await asyncio.gather(*map(_report, workbench.all_servers()))
@@ -2165,9 +2175,9 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     return int(result.is_error)
 
 
-# How the process ends: stdin is closed, or a signal arrives. A thread starts to count
-# down, and the work is cancelled, which stops all servers. Then the process exits. If
-# that takes longer than `EXIT_TIMEOUT`, the thread kills the servers and exits.
+# How the process ends: a signal cancels the work, or the end of stdin or stdout ends
+# it. Both stop all servers. Then the process exits. Meanwhile a thread counts down. If
+# the end takes longer than `EXIT_TIMEOUT`, the thread kills the servers and exits.
 
 
 def _end_by_force(status: int) -> None:
@@ -2179,8 +2189,8 @@ def _end_by_force(status: int) -> None:
     """
     sleep(EXIT_TIMEOUT)
     if sys.platform != "win32":
-        # A process may run without a `ServerProcess`, because asyncio needs several
-        # turns of the event loop to connect the pipes. Its `Popen` is there at once.
+        # A process may run before its `ServerProcess` knows it, because asyncio needs
+        # several turns of the event loop to connect the pipes. `Popen` exists at once.
         for process in gc.get_objects():
             if type(process) is subprocess.Popen:
                 with suppress(OSError):
@@ -2193,7 +2203,7 @@ async def run_until_end(work: Work, status: int, on_end: OnEnd) -> None:
 
     The exit status is the result of the work, 1 after an error, or `status` if the work
     was stopped. A signal calls `on_end`, which starts the countdown. Over HTTP, uvicorn
-    takes the signals, and limits its own shutdown.
+    takes SIGINT and SIGTERM, and limits its own shutdown.
 
     The process ends with `os._exit`, because Python would wait for threads, such as one
     that looks up a name, or one that reads stdin on Windows.
@@ -2289,8 +2299,8 @@ def main() -> None:
     logging.basicConfig(format=form, handlers=[handler], level=logging.CRITICAL + 1)
     is_serving = not options.check and not options.call
     log.setLevel(options.verbose or (logging.INFO if is_serving else logging.WARNING))
-    # The objects of a large message are many, and no garbage. Python 3.11 would search
-    # them so often that parsing takes seconds, in which no other thread can run.
+    # Parsing a large message makes many objects, and no garbage. Python 3.11 would
+    # search them so often that parsing takes seconds, while no other thread can run.
     gc.set_threshold(20_000)
     status = int(not is_serving)  # of work that was stopped
     on_end = functools.partial(_thread.start_new_thread, _end_by_force, (status,))
@@ -2310,7 +2320,7 @@ def main() -> None:
             work = serve_stdio(create_server(config), on_end)
     if is_serving and os.isatty(0):
         log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
-    # The log is written from now on. Nothing came between the lines of a `ConfigError`.
+    # The log is written from now on, so that no line is amid those of a `ConfigError`.
     listener.start()
     asyncio.run(run_until_end(work, status, on_end))
 
