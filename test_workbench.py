@@ -832,7 +832,7 @@ SHOW_HOME = ["-c", "import sys; sys.exit(sys.argv[1])", "~/x"]
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons must tell
     "absent": (MISSING, "start 'no-such-command' .*: .*path.*`env`.*PATH is"),
     "words": ({"command": "npx -y x"}, "'npx -y x' in .*put arguments into `args`"),
-    "folder": (local() | {"cwd": "/no-such"}, "in '/no-such': No such"),
+    "folder": (local() | {"cwd": "/no-such"}, "cannot start .* in '/no-such': ."),
     "home": ({"command": sys.executable, "args": SHOW_HOME}, re.escape(AT_HOME)),
     "kill": (local(on={"start": KILL}), f"status {KILLED};; one;;two"),
     "exit": (local(on={"start": "sys.exit('a\\tb')"}), "status 1;; a b"),

@@ -1667,7 +1667,7 @@ async def process_transport(
         try:
             await start(lambda: process, *words, **options)
         except OSError as error:
-            text = f"cannot start {config.command!r} in {cwd!r}: {error.strerror}"
+            text = f"cannot start '{config.command}' in '{cwd}': {error.strerror}"
             how = "give its full path, put arguments into `args`, or set PATH in `env`"
             raise ToolError(f"{text}: {how}; PATH is {env.get('PATH')}") from None
     async with aclosing(process):
