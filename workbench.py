@@ -43,7 +43,6 @@ import math
 import os
 import queue
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -1483,7 +1482,7 @@ Read = Callable[[int], Awaitable[bytes]]
 Failure = ToolError | MCPError | None
 
 
-def _read_message(line: bytes) -> types.JSONRPCMessage | None:
+def read_message(line: bytes) -> types.JSONRPCMessage | None:
     """The JSON-RPC message in a line or a body; None for anything else.
 
     An answer of JSON-RPC 2.0 that is not valid, but has an id, becomes an error with
@@ -1540,7 +1539,7 @@ async def read_messages(read: Read, on_output: OnOutput, limit: int) -> Messages
     skipped, a call that it answers would wait for ever.
     """
     async for line in _lines(read, limit):
-        message = _read_message(line)
+        message = read_message(line)
         if message is not None:
             yield SessionMessage(message)
         elif len(line) == limit:
@@ -1811,7 +1810,7 @@ class RemoteServer:
         if self.is_sse and event.event == "endpoint":
             self._endpoint = self._url.join(event.data)
             self.is_ready.set()
-        message = _read_message(event.data.encode())
+        message = read_message(event.data.encode())
         if message is None:
             return False
         self._received.put_nowait(SessionMessage(message))
@@ -1828,7 +1827,7 @@ class RemoteServer:
         if (status, sent.method) == (404, "POST") and SESSION_ID in sent.headers:
             # The server does not know the session, and so it has executed nothing.
             return NotDelivered(text)
-        message = _read_message(body.encode())
+        message = read_message(body.encode())
         if isinstance(message, types.JSONRPCError) and str(message.id) == awaited:
             error = message.error
             return MCPError(error.code, f"{error.message} ({text})", error.data)
@@ -1992,7 +1991,6 @@ def toolbox_app(bound_to: str) -> ASGIApp:
 # The command line, stdin and stdout, the end of the process, and the log.
 
 _LOG_LINES = 1000  # that nobody has read; any further line is dropped
-_PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that fit into a pipe with room
 OnEnd = Callable[[], object]
 Work = Awaitable[int | None]
 
@@ -2005,83 +2003,58 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
     `on_end` is called as soon as the end is known, before the server is stopped, maybe
     more than once, and maybe by another thread.
 
-    The SDK's own stdio streams are not used, because they cannot be left before the end
-    of stdin.
+    Two threads read and write. The reader notices the end of stdin even while the event
+    loop is busy. The writer alone waits for a client that does not read stdout: if
+    `send` waited, so would everything that sends, even the shutdown. The SDK's own
+    stdio streams are not used, because they cannot be left before the end of stdin.
     """
-    outgoing, unsent = anyio.create_memory_object_stream[bytes](math.inf)
+    loop = asyncio.get_running_loop()
+    received: asyncio.Queue[bytes] = asyncio.Queue()
+    unsent: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     error = types.ErrorData(code=types.METHOD_NOT_FOUND, message="Method not found")
 
+    def read() -> None:
+        with suppress(OSError):
+            for line in sys.stdin.buffer:
+                loop.call_soon_threadsafe(received.put_nowait, line)
+        on_end()
+        loop.call_soon_threadsafe(received.put_nowait, b"")
+
     async def messages() -> Messages:
-        async for item in read_messages(_read_stdin, lambda _: None, sys.maxsize):
-            match item.message:
+        while line := await received.get():
+            match read_message(line):
                 case types.JSONRPCRequest(id=asked, method="server/discover"):
                     # The SDK would begin the newer era, and refuse `initialize` in it.
                     refusal = types.JSONRPCError(jsonrpc="2.0", id=asked, error=error)
                     await send(SessionMessage(refusal))
-                case _:
-                    yield item
-        on_end()
+                case message if message:
+                    yield SessionMessage(message)
 
     async def send(item: SessionMessage) -> None:
-        # The client may not read stdout. `send` never waits for the client, because
-        # everything that sends would wait as well, even the shutdown.
-        outgoing.send_nowait(dump_message(item.message) + b"\n")
+        unsent.put(dump_message(item.message) + b"\n")
 
     async def write() -> None:
-        await _write_stdout(unsent)
+        await anyio.to_thread.run_sync(_write_stdout, unsent)
         on_end()
         tasks.cancel_scope.cancel()
 
-    _thread.start_new_thread(_watch_stdin, (on_end,))
-    # Leaving this block closes `outgoing` first. Then `write` writes what is left, and
-    # ends. `tasks` waits for `write`, because `_write_stdout` is shielded.
-    async with anyio.create_task_group() as tasks, outgoing:
+    _thread.start_new_thread(read, ())
+    async with anyio.create_task_group() as tasks:
         tasks.start_soon(write)
         streams = Streams(messages(), send)
-        await server.run(streams, streams, server.create_initialization_options())
+        try:
+            await server.run(streams, streams, server.create_initialization_options())
+        finally:
+            # `tasks` waits for `write`, which ends after all lines before this one.
+            unsent.put(b"")
 
 
-async def _read_stdin(size: int) -> bytes:
-    if sys.platform == "win32":
-        # The event loop cannot poll a pipe there.
-        return await anyio.to_thread.run_sync(os.read, 0, size, abandon_on_cancel=True)
-    # A regular file cannot be polled, and need not be.
-    with suppress(PermissionError):
-        await anyio.wait_readable(0)
-    return os.read(0, size)
-
-
-def _watch_stdin(on_end: OnEnd) -> None:
-    """Notice the end of stdin in a thread, even while the event loop is busy.
-
-    On Windows, a pipe cannot be polled, and the event loop notices its end by reading.
-    """
-    if sys.platform != "win32":
-        poll = select.poll()
-        poll.register(0, 0)
-        # A hang-up is reported unasked. Other events tell nothing about the client.
-        if poll.poll()[0][1] & select.POLLHUP:
-            on_end()
-
-
-async def _write_stdout(lines: AsyncIterator[bytes]) -> None:
-    """Write all these lines, unless stdout is closed before.
-
-    Lines are written after the end of stdin, too, until `EXIT_TIMEOUT` has passed.
-    """
-    with anyio.CancelScope(shield=True), suppress(OSError):
-        async for line in lines:
-            rest = memoryview(line)
-            while rest:
-                if sys.platform == "win32":
-                    # Nothing tells whether a pipe has room there.
-                    written = await anyio.to_thread.run_sync(os.write, 1, rest[:65536])
-                else:
-                    # A regular file, which cannot be polled, always has room.
-                    if not select.select((), (1,), (), 0)[1]:
-                        await anyio.wait_writable(1)
-                    written = os.write(1, rest[:_PIPE_BUF])
-                rest = rest[written:]
+def _write_stdout(lines: queue.SimpleQueue[bytes]) -> None:
+    """Write lines, until an empty one comes or stdout is closed."""
+    with suppress(OSError):
+        while line := lines.get():
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
 
 
 async def serve_http(host: str, port: int) -> None:
