@@ -226,8 +226,8 @@ class _ConfigReader:
     secrets: list[str] = field(default_factory=list)
     switched_off: set[str] = field(default_factory=set)  # servers, by a client's list
 
-    def read_file(self, content: Any) -> dict[str, ToolboxConfig]:
-        """The toolboxes of a file, be it ours or another client's."""
+    def toolboxes(self, content: Any) -> Iterator[tuple[str, ToolboxConfig]]:
+        """The names and toolboxes of a file, be it ours or another client's."""
         data = self.expect("configuration", content, dict)
         if data.get("toolMode", "proxy") != "proxy":
             self.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
@@ -241,45 +241,41 @@ class _ConfigReader:
                 if Path(path) == Path.cwd():
                     self.switched_off = set(project.get("disabledMcpServers") or ())
                     tables[f"projects.{path}.mcpServers"] = project["mcpServers"]
-        if "toolboxes" in tables:
-            for path in tables.keys() - {"toolboxes"}:
-                log.warning("%s: not served, because there are toolboxes as well", path)
-            return self.read_toolboxes(tables["toolboxes"])
         if not tables:
             self.report("configuration", f"expected one of {_TABLE_KEYS} in {[*data]}")
-        # Each server of another client's file is a toolbox of its own.
-        toolboxes = {}
         for path, table in tables.items():
-            for name, server in self.servers(path, table).items():
-                text = server.description or f"Tools of the MCP server '{name}'"
-                toolboxes[name] = ToolboxConfig(text, {name: server})
-        return toolboxes
+            if path == "toolboxes":
+                for name, at, entry in self.entries(path, table):
+                    yield name, self.read_toolbox(at, entry)
+            elif "toolboxes" in tables:
+                log.warning("%s: not served, because there are toolboxes as well", path)
+            else:
+                # Each server of another client's file is a toolbox of its own.
+                for name, server in self.servers(path, table):
+                    text = server.description or f"Tools of the MCP server '{name}'"
+                    yield name, ToolboxConfig(text, {name: server})
 
-    def read_toolboxes(self, table: Any) -> dict[str, ToolboxConfig]:
-        """The toolboxes of our own format."""
-        toolboxes = {}
-        for name, at, entry in self.entries("toolboxes", table):
-            text = self.read(f"{at}.description", entry.pop("description", None), str)
-            servers = self.servers(f"{at}.mcpServers", entry.pop("mcpServers", None))
-            self.report_unknown_keys(at, entry)
-            toolboxes[name] = ToolboxConfig(text, servers)
-        return toolboxes
+    def read_toolbox(self, path: str, entry: JSON) -> ToolboxConfig:
+        """One toolbox of our own format."""
+        text = self.read(f"{path}.description", entry.pop("description", None), str)
+        table = entry.pop("mcpServers", None)
+        self.report_unknown_keys(path, entry)
+        return ToolboxConfig(text, dict(self.servers(f"{path}.mcpServers", table)))
 
-    def servers(self, table_path: str, table: Any) -> dict[str, ServerConfig]:
-        """The servers of a table, except those that would start this workbench again.
+    def servers(self, path: str, table: Any) -> Iterator[tuple[str, ServerConfig]]:
+        """The names and servers of a table, except those that start this workbench.
 
         These have the path of this file in their command line.
         """
-        servers = {}
-        for name, path, entry in self.entries(table_path, table):
-            server = self.read_server(path, entry)
+        for name, at, entry in self.entries(path, table):
+            server = self.read_server(at, entry)
+            self.secrets += _find_secrets(server)
             words = [server.command, *server.args]
             files = [os.path.abspath(os.path.expanduser(word)) for word in words]
             if os.path.abspath(__file__) in files and "--toolbox" not in server.args:
-                log.warning("%s: left out, because it starts this workbench", path)
+                log.warning("%s: left out, because it starts this workbench", at)
             else:
-                servers[name] = server
-        return servers
+                yield name, server
 
     def entries(self, table_path: str, table: Any) -> Iterator[tuple[str, str, JSON]]:
         """Name, path and content of each toolbox or server that is switched on."""
@@ -337,9 +333,7 @@ class _ConfigReader:
         if bool(values.get("command")) == bool(values.get("url")):
             self.report(path, f"expected one of command and url, unknown: {[*entry]}")
         self.report_unknown_keys(path, entry)
-        server = ServerConfig(**values)
-        self.secrets += _find_secrets(server)
-        return server
+        return ServerConfig(**values)
 
     def read(self, path: str, value: Any, kind: type) -> Any:
         """A value of this JSON type, with the references in its strings expanded."""
@@ -422,7 +416,7 @@ def _unescape(text: str) -> str:
 def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchConfig:
     """Check a configuration that was decoded from this text. Raises `ConfigError`."""
     reader = _ConfigReader()
-    toolboxes = reader.read_file(data)
+    toolboxes = dict(reader.toolboxes(data))
     if reader.problems:
         raise ConfigError("\n".join([f"{source}:", *reader.problems]))
     # Every `${VAR}` in the raw text is withheld. A misspelt or disabled entry is not
