@@ -408,9 +408,8 @@ def _unescape(text: str) -> str:
 
     JSON encoders differ in them: some write `\\u0026` for an ampersand, `\\/` for `/`.
     """
-    escapes = r"(?i)\\u00([2-7a-f][\da-f])"
-    text = re.sub(escapes, lambda match: chr(int(match[1], 16)), text)
-    return text.replace(r"\/", "/")
+    escapes = r"\\(?:/|u00[2-7a-fA-F][\da-fA-F])"
+    return re.sub(escapes, lambda match: json.loads(f'"{match[0]}"'), text)
 
 
 def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchConfig:
