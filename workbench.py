@@ -390,17 +390,15 @@ def _find_secrets(server: ServerConfig) -> list[str]:
     return [*texts, *parts, *server.env.values()]
 
 
-def _find_forms(secrets: set[str]) -> tuple[str, ...]:
-    """The forms in which secrets may appear, the longest first."""
-    forms: set[str] = set()
+def _find_forms(secrets: set[str]) -> Iterator[str]:
+    """The forms in which secrets may appear."""
     # The lines of a secret are secrets, because stderr is shown line by line.
     for text in secrets.union("\n".join(secrets).splitlines()):
         # A short text may occur by chance, and is shown. A path that exists is no
         # secret.
         if len(text.strip()) >= 8 and not os.path.exists(text):
             plain = json.dumps(text, ensure_ascii=False)[1:-1]
-            forms.update(map(_unescape, (text, plain, json.dumps(text)[1:-1])))
-    return tuple(sorted(forms, key=len, reverse=True))
+            yield from map(_unescape, (text, plain, json.dumps(text)[1:-1]))
 
 
 def _unescape(text: str) -> str:
@@ -425,7 +423,8 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     # A model needs the names of toolboxes and servers, so a name is no secret.
     names = [toolboxes, *[toolbox.servers for toolbox in toolboxes.values()]]
     secrets = set(reader.secrets).union(withheld.values()).difference(*names)
-    return WorkbenchConfig(toolboxes, withheld, _find_forms(secrets), source)
+    forms = tuple(sorted(_find_forms(secrets), key=len, reverse=True))
+    return WorkbenchConfig(toolboxes, withheld, forms, source)
 
 
 def find_config(argument: str | None) -> WorkbenchConfig:
