@@ -423,8 +423,8 @@ BAD_CONFIGURATIONS = """
   toolboxes.a__b: .*__
   toolboxes.a__b.mcpServers.a_: .*_
 {"mcpServers": {"s": {"command": "x", "args": ["${NO} ${a"], "cwd": 7}}}
-  mcpServers.s.args.0.: \\${NO} is not set: .*`env`.*client, or write \\${NO:-default}
-  mcpServers.s.args.0.: \\${ is not closed, expected \\${NAME}
+  mcpServers.s.args.0.: \\${NO} is not set: .*`env`.*client, or write \\${NAME:-default}
+  mcpServers.s.args.0.: \\${ is not set: .*write \\${NAME:-default}
   mcpServers.s.cwd: .*string.* found a number
 {"servers": {"": {"command": "x"}, "s": true}}
   servers.*: .*_

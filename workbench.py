@@ -207,7 +207,6 @@ _TRAILING_COMMA = re.compile(_STRING + r"| , (?= \s* [\]}] )", re.VERBOSE | re.D
 # Colours and moves of a terminal, halves of surrogate pairs, and control characters
 # except \n.
 _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
-OUR_ENTRY = "the workbench's entry in your client"
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
 Dynamic mode was removed in version 0.10.0.
@@ -358,20 +357,20 @@ class _ConfigReader:
         return kind()
 
     def expand(self, path: str, reference: re.Match[str]) -> str:
-        """The value of `${VAR}` or `${VAR:-default}`; another reference unchanged."""
+        """The value of `${VAR}` or `${VAR:-default}`; a foreign reference unchanged.
+
+        A reference that is not closed has no name, so it has no value.
+        """
         name, default, foreign = reference.group("name", "default", "foreign")
-        value = os.environ.get(name or "", default)
         if foreign:
             # The text is not shown, because it may be a password with a `$`.
             log.warning("%s: a $ is kept: variables are in braces and capitals", path)
-        elif value is not None:
-            return value
-        elif name:
-            how = f"set it in `env` of {OUR_ENTRY}, or write ${{{name}:-default}}"
-            self.report(path, f"${{{name}}} is not set: {how}")
-        else:
-            self.report(path, "${ is not closed, expected ${NAME}")
-        return reference[0]
+            return foreign
+        value = os.environ.get(name or "", default)
+        if value is None:
+            how = "set it in `env` of the workbench's entry in your client, or write"
+            self.report(path, f"{reference[0]} is not set: {how} ${{NAME:-default}}")
+        return value or ""
 
 
 def _find_secrets(server: ServerConfig) -> list[str]:
@@ -429,20 +428,13 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
 
 def find_config(argument: str | None) -> WorkbenchConfig:
     """The configuration to serve: a file's, or the demo. Raises `ConfigError`."""
-    default = os.environ.get("WORKBENCH_CONFIG") or None
-    path = default if argument is None else argument
-    if path is None and os.path.exists("workbench-config.json"):
-        path = "workbench-config.json"
-    if path is not None:
-        return _load_config(path)
-    server = ServerConfig(sys.executable, [os.path.abspath(__file__), "--toolbox"])
-    note = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
-    demo = ToolboxConfig(f"Echo and time. {note}", {"toolbox": server})
-    return WorkbenchConfig({"demo": demo}, source=note)
-
-
-def _load_config(path: str) -> WorkbenchConfig:
-    """Read and check a file. Raises `ConfigError`."""
+    given = argument or os.environ.get("WORKBENCH_CONFIG")
+    path = given or "workbench-config.json"
+    if not given and not os.path.exists(path):
+        server = ServerConfig(sys.executable, [os.path.abspath(__file__), "--toolbox"])
+        note = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
+        demo = ToolboxConfig(f"Echo and time. {note}", {"toolbox": server})
+        return WorkbenchConfig({"demo": demo}, source=note)
     language = "JSON"
     try:
         text = Path(os.path.expanduser(path)).read_text(encoding="utf-8-sig")
