@@ -1010,11 +1010,11 @@ async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
         assert result.is_error and text(result) == not_found
         for toolbox, tool_name, reason in (
             ("no", "no__a__echo", not_found),
-            ("box", "box__a__", "{toolbox}__{server}__{tool}"),
-            ("box", "box__c__echo", "nearest: box__b__echo, box__archive__echo"),
-            ("box", "box__archive__ecoh", "box__archive__echo"),
-            ("box", "shut__b__echo", "of all tools, nearest: shut__b__echo"),
-            ("box", "b__echo", "nearest: box__b__echo"),
+            ("box", "box__a__", "'box__archive__{tool}', 'box__b__{tool}'"),
+            ("box", "box__c__echo", "'box__archive__{tool}', 'box__b__{tool}'"),
+            ("box", "box__archive__ecoh", "nearest: box__archive__echo"),
+            ("box", "shut__b__echo", "'box__b__{tool}'"),
+            ("box", "b__echo", "'box__b__{tool}'"),
         ):
             arguments = {"toolbox_name": toolbox, "tool_name": tool_name}
             result = await client.call_tool("use_tool", arguments)

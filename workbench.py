@@ -514,7 +514,7 @@ def first_problem(error: ValidationError) -> str:
 
 @dataclass
 class DownstreamServer:
-    """A configured server, from the first look-up of its toolbox to the program's end.
+    """A configured server, from the workbench's start to its end.
 
     Each start of the server makes a new `Connection`. This class alone decides when a
     server is started again, what the new start waits for, and which calls are repeated.
@@ -523,17 +523,16 @@ class DownstreamServer:
     toolbox_name: str
     server_name: str
     config: ServerConfig
-    workbench: Workbench
+    shared: Shared
+    task_group: anyio.abc.TaskGroup  # runs the connections
     has_told_instructions: bool = False  # in full, in an answer of `open_toolbox`
 
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
         self.prefix = f"{self.toolbox_name}__{self.server_name}__"
         # Until the first start, a connection that has ended stands in.
-        self.connection = self._new_connection(State.ENDED)
-
-    def _new_connection(self, state: State) -> Connection:
-        return Connection(self.name, self.config, self.workbench.shared, state)
+        self.connection = Connection(self.name, self.config, self.shared)
+        self.connection.state = State.ENDED
 
     def start(self) -> Connection:
         """The current connection, or a new one if the current one has closed.
@@ -544,8 +543,8 @@ class DownstreamServer:
         former = self.connection
         # A connection that is DRAINING takes no more calls.
         if former.state > State.UP:
-            self.connection = self._new_connection(State.STARTING)
-            self.workbench.task_group.start_soon(self._run, self.connection, former)
+            self.connection = Connection(self.name, self.config, self.shared)
+            self.task_group.start_soon(self._run, self.connection, former)
         return self.connection
 
     async def _run(self, connection: Connection, former: Connection) -> None:
@@ -568,12 +567,14 @@ class DownstreamServer:
             return await self.connect()
         return connection
 
-    async def call(self, tool: str, params: JSON, on_progress: OnProgress) -> JSON:
+    async def call(self, full_name: str, params: JSON, on_progress: OnProgress) -> JSON:
         """Call a tool of the server, which is started if it is not up.
 
-        A call that has not reached the server is sent once more, and no other call.
+        `params`, without the name, and the result are those of `tools/call` on the
+        wire. A call that has not reached the server is sent once more, and no other.
         Raises `ToolError`, `ValidationError`, or the server's `MCPError`.
         """
+        tool = full_name.removeprefix(self.prefix)
         for _ in range(2):
             connection = self.start()
             if connection.state is not State.UP or tool not in connection.tools:
@@ -582,8 +583,9 @@ class DownstreamServer:
             if connection.state is not State.UP:
                 break
             if tool not in connection.tools:
-                near = find_nearest(self.prefix + tool, [self])
-                raise ToolError(f"server '{self.name}' has no tool '{tool}', {near}")
+                near = difflib.get_close_matches(tool, connection.tools, cutoff=0)
+                names = ", ".join(self.prefix + name for name in near)
+                raise ToolError(f"the server has no such tool, nearest: {names}")
             # After `NotDelivered`, the connection is marked as closed, and `start`
             # makes a new one.
             with suppress(NotDelivered):
@@ -603,28 +605,14 @@ class Workbench:
     config: WorkbenchConfig
     shared: Shared
     task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
-    # By name, the toolboxes whose servers were looked up. A server may start later.
-    open_toolboxes: dict[str, dict[str, DownstreamServer]] = field(default_factory=dict)
+    servers: Servers  # of all toolboxes, whether they were started or not
 
-    def servers_of(self, name: str) -> dict[str, DownstreamServer]:
-        """The servers of a toolbox, by name, without starting them.
-
-        Raises `ToolError` for a toolbox that is not configured.
-        """
+    def servers_of(self, name: str) -> Servers:
+        """The servers of a toolbox. Raises `ToolError` if it is not configured."""
         if name not in self.config.toolboxes:
             names = ", ".join(self.config.toolboxes) or "none"
             raise ToolError(f"Toolbox '{name}' not found. Available toolboxes: {names}")
-        if name not in self.open_toolboxes:
-            self.open_toolboxes[name] = {
-                server: DownstreamServer(name, server, config, self)
-                for server, config in self.config.toolboxes[name].servers.items()
-            }
-        return self.open_toolboxes[name]
-
-    def all_servers(self) -> Servers:
-        """All configured servers, without starting them."""
-        toolboxes = map(self.servers_of, self.config.toolboxes)
-        return [server for toolbox in toolboxes for server in toolbox.values()]
+        return [server for server in self.servers if server.toolbox_name == name]
 
     async def open(
         self, toolbox: str, patterns: list[str], on_progress: ProgressFnT
@@ -637,8 +625,7 @@ class Workbench:
         """
         began = anyio.current_time()
         match = functools.partial(matching_patterns, patterns, toolbox)
-        all_servers = self.servers_of(toolbox)
-        servers = [server for name, server in all_servers.items() if match(name)]
+        servers = [s for s in self.servers_of(toolbox) if match(s.server_name)]
         settled: list[DownstreamServer] = []
 
         # After the first server is up, the others have until `OPEN_TIMEOUT`: each of
@@ -656,9 +643,10 @@ class Workbench:
             for server in servers:
                 waiting.start_soon(wait_for, server)
         answer = self.compose(toolbox, servers, patterns)
-        for name, text in answer.get("instructions", {}).items():
-            if text == all_servers[name].connection.session.instructions:
-                all_servers[name].has_told_instructions = True
+        for server in servers:
+            told = answer.get("instructions", {}).get(server.server_name)
+            if told and told == server.connection.session.instructions:
+                server.has_told_instructions = True
         failed = answer.get("servers_failed", {})
         if 0 < len(failed) == len(servers):
             reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
@@ -705,21 +693,14 @@ class Workbench:
             shrink(answer)
         return {k: v for k, v in answer.items() if v or k not in _OPTIONAL_KEYS}
 
-    async def call(
-        self, toolbox: str, name: str, params: JSON, on_progress: OnProgress
-    ) -> JSON:
-        """Call a tool by its full name, on its server, which is started if necessary.
-
-        `params`, without the name, and the result are those of `tools/call` on the
-        wire. Raises `ToolError`, `ValidationError`, or the `MCPError` of the server.
-        """
-        parts = name.split("__", 2)
-        if len(parts) == 3:
-            servers = self.servers_of(toolbox)
-            if parts[0] == toolbox and parts[1] in servers:
-                return await servers[parts[1]].call(parts[2], params, on_progress)
-        form = "a full name {toolbox}__{server}__{tool} of this toolbox; of all tools,"
-        raise ToolError(f"expected {form} {find_nearest(name, self.all_servers())}")
+    def find_server(self, toolbox: str, full_name: str) -> DownstreamServer:
+        """The server of the toolbox whose tool has this name. Raises `ToolError`."""
+        servers = self.servers_of(toolbox)
+        for server in servers:
+            if full_name.startswith(server.prefix):
+                return server
+        forms = [server.prefix + "{tool}" for server in servers]
+        raise ToolError(f"expected a full name of one of these forms: {forms}")
 
 
 @asynccontextmanager
@@ -730,21 +711,13 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
     # The SDK has a list of such variables, which are put back.
     shared = Shared(config.mask, environment | get_default_environment())
     async with anyio.create_task_group() as task_group:
-        yield Workbench(config, shared, task_group)
+        servers = [
+            DownstreamServer(toolbox, name, server, shared, task_group)
+            for toolbox, content in config.toolboxes.items()
+            for name, server in content.servers.items()
+        ]
+        yield Workbench(config, shared, task_group, servers)
         task_group.cancel_scope.cancel()
-
-
-def find_nearest(name: str, servers: Servers) -> str:
-    """A text with the full names of these servers' tools that are most like this name.
-
-    A server that is not up is taken to have the tool.
-    """
-    names = []
-    for server in servers:
-        names += [server.prefix + tool for tool in server.connection.tools]
-        if server.connection.state is not State.UP:
-            names.append(server.prefix + name.split("__", 2)[-1])
-    return f"nearest: {', '.join(difflib.get_close_matches(name, names, cutoff=0))}"
 
 
 def compose_note(answer: JSON, up: Servers, patterns: list[str]) -> str:
@@ -989,7 +962,8 @@ async def use_tool(
     on_progress = context.session.report_progress if "progressToken" in meta else None
     place = f"Error executing tool '{tool_name}' in toolbox '{toolbox_name}'"
     try:
-        return await workbench.call(toolbox_name, tool_name, params, on_progress)
+        server = workbench.find_server(toolbox_name, tool_name)
+        return await server.call(tool_name, params, on_progress)
     except (ToolError, ValueError) as error:
         # Like an invalid answer, arguments that are nested too deeply are a ValueError.
         raise ToolError(f"{place}: {explain(error)}") from None
@@ -1041,7 +1015,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 
     async def roots_changed(context: Any, _: object) -> None:
         workbench: Workbench = context.lifespan_context
-        for server in workbench.all_servers():
+        for server in workbench.servers:
             workbench.task_group.start_soon(server.connection.tell_roots_changed)
 
     server = tool_server("mcp-workbench", meta_tools(config), config.mask)
@@ -1148,9 +1122,7 @@ class Connection:
     the session. Other tasks wait until a state is reached, and call through it.
     """
 
-    def __init__(
-        self, name: str, config: ServerConfig, shared: Shared, state: State
-    ) -> None:
+    def __init__(self, name: str, config: ServerConfig, shared: Shared) -> None:
         self.name = name
         self.config = config
         self.shared = shared
@@ -1164,7 +1136,7 @@ class Connection:
         # stream is broken, and any listing may fail. If this is true, each
         # `wait_until_current` has the tools listed again.
         self._may_miss_changes = bool(config.url)
-        self.state = state
+        self.state = State.STARTING
         self._reason = ""  # why the transport is closed
         self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
         self._calls_in_flight = 0
@@ -1186,7 +1158,7 @@ class Connection:
             await self._changed.wait()
 
     def _enter(self, state: State) -> None:
-        """Change the state. No other method may."""
+        """Change the state. No other method of this class may."""
         self.state = state
         self._notify()
 
@@ -2060,7 +2032,8 @@ async def check(config: WorkbenchConfig) -> int:
     offers no tool, or if there is no server.
     """
     async with running_workbench(config) as workbench:
-        results = await asyncio.gather(*map(_report, workbench.all_servers()))
+        report = functools.partial(_report, workbench)
+        results = await asyncio.gather(*map(report, workbench.servers))
         if any(results):
             _print_context(workbench)
     if not results:
@@ -2069,7 +2042,7 @@ async def check(config: WorkbenchConfig) -> int:
     return int(not all(results))
 
 
-async def _report(server: DownstreamServer) -> bool:
+async def _report(workbench: Workbench, server: DownstreamServer) -> bool:
     """Start a server and print a line about it; return whether the verdict is ok."""
     connection = server.start()
     loop = asyncio.get_running_loop()
@@ -2085,7 +2058,7 @@ async def _report(server: DownstreamServer) -> bool:
         text = "its filters offer no tool of this server"
     else:
         verdict = "ok"
-        answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
+        answer = workbench.compose(server.toolbox_name, [server], ["*"])
         text = f"{len(connection.tools):3} tools  {_cost(compact(answer))}"
     # In another client's file, each server is a toolbox of its own name.
     name = server.name.removeprefix(f"{server.server_name}/")
@@ -2097,9 +2070,9 @@ def _print_context(workbench: Workbench) -> None:
     """Print what the model's context holds with the workbench, and without."""
     own = [tool.declaration for tool in meta_tools(workbench.config)]
     before = opened = _definitions(own) + instructions(workbench.config)
-    for name, toolbox in workbench.open_toolboxes.items():
-        opened += compact(workbench.compose(name, [*toolbox.values()], ["*"]))
-    tools = [t for s in workbench.all_servers() for t in s.connection.tools.values()]
+    for name in workbench.config.toolboxes:
+        opened += compact(workbench.compose(name, workbench.servers_of(name), ["*"]))
+    tools = [t for s in workbench.servers for t in s.connection.tools.values()]
     print(f"Model context: {_cost(before)} before anything is opened,")
     print(f"{_cost(opened)} with everything opened,")
     print(f"{_cost(_definitions(tools))} natively, with {len(tools)} tools")
