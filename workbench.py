@@ -48,7 +48,7 @@ import signal
 import subprocess
 import sys
 import zoneinfo
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -525,7 +525,6 @@ class DownstreamServer:
     config: ServerConfig
     shared: Shared
     task_group: anyio.abc.TaskGroup  # runs the connections
-    has_told_instructions: bool = False  # in full, in an answer of `open_toolbox`
 
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
@@ -606,6 +605,8 @@ class Workbench:
     shared: Shared
     task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
     servers: Servers  # of all toolboxes, whether they were started or not
+    # By toolbox and server, the instructions that an answer of `open_toolbox` had last.
+    told: dict[str, JSON] = field(default_factory=lambda: defaultdict(dict))
 
     def servers_of(self, name: str) -> Servers:
         """The servers of a toolbox. Raises `ToolError` if it is not configured."""
@@ -643,10 +644,6 @@ class Workbench:
             for server in servers:
                 waiting.start_soon(wait_for, server)
         answer = self.compose(toolbox, servers, patterns)
-        for server in servers:
-            told = answer.get("instructions", {}).get(server.server_name)
-            if told and told == server.connection.session.instructions:
-                server.has_told_instructions = True
         failed = answer.get("servers_failed", {})
         if 0 < len(failed) == len(servers):
             reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
@@ -684,13 +681,15 @@ class Workbench:
                     if matching_patterns(patterns, toolbox, name, tool.name)
                 ]
                 answer["tools"] += found
-                is_new = bool(found) and not server.has_told_instructions
                 text = connection.session.instructions
+                is_new = bool(found) and text != self.told[toolbox].get(name)
                 if text and (is_new or patterns == ["*"]):
                     answer["instructions"][name] = text
         answer["note"] = compose_note(answer, up, patterns)
         if json_length(answer) > ANSWER_LIMIT:
             shrink(answer)
+        # Instructions that were cut differ from the server's, so they are told again.
+        self.told[toolbox] |= answer["instructions"]
         return {k: v for k, v in answer.items() if v or k not in _OPTIONAL_KEYS}
 
     def find_server(self, toolbox: str, full_name: str) -> DownstreamServer:
