@@ -644,10 +644,8 @@ class Workbench:
             for server in servers:
                 waiting.start_soon(wait_for, server)
         answer = self.compose(toolbox, servers, patterns)
-        failed = answer.get("servers_failed", {})
-        if 0 < len(failed) == len(servers):
-            reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
-            raise ToolError(f"Toolbox '{toolbox}' could not be opened. {reasons}")
+        if 0 < len(answer.get("servers_failed", {})) == len(servers):
+            raise ToolError(compact(answer))
         return answer
 
     def compose(self, toolbox: str, servers: Servers, patterns: list[str]) -> JSON:
