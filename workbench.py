@@ -497,19 +497,15 @@ class NotDelivered(ToolError):
 def explain(error: BaseException) -> str:
     """A readable text, never empty, for the innermost cause of an error."""
     if isinstance(error, ValidationError):
-        return f"not valid MCP: {first_problem(error)}"
+        # The place and the text of the first problem are told, without the value.
+        first = error.errors(include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        return f"not a valid {error.title}: {place}: {first['msg']}"
     if isinstance(error, ExceptionGroup):
         return explain(error.exceptions[0])
     if error.__cause__ is not None:
         return explain(error.__cause__)
     return str(error).strip() or type(error).__name__
-
-
-def first_problem(error: ValidationError) -> str:
-    """The place and the text of the first problem, without the value."""
-    first = error.errors(include_input=False)[0]
-    text = first["msg"].removeprefix("Value error, ")
-    return f"{'.'.join(map(str, first['loc']))}: {text}"
 
 
 @dataclass
@@ -873,12 +869,10 @@ def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
             # The adapter checks the arguments and calls the async function. The
             # coroutine that it returns is awaited here.
             result = await adapters[params.name].validate_python(given)
-        except ValidationError as error:
-            # The arguments are not valid. An invalid answer of a server does not come
-            # here: `use_tool` has made a `ToolError` of it.
-            result = text_result(mask(first_problem(error)), is_error=True)
-        except ToolError as error:
-            result = text_result(mask(str(error)), is_error=True)
+        except (ValidationError, ToolError) as error:
+            # A `ValidationError` is about the arguments. Of one about the answer of a
+            # server, `use_tool` has made a `ToolError`.
+            result = text_result(mask(explain(error)), is_error=True)
         except MCPError as error:
             raise MCPError(error.code, mask(error.message), error.data) from None
         # A 2026-07-28 client needs `resultType`; for others, the SDK takes it out.
