@@ -191,8 +191,8 @@ _SPELLINGS = {
     "excluded_tools": ["excludeTools", "disabledTools", "disabled_tools"],
 }
 _FILTER_KEYS = _SPELLINGS["tool_filters"] + _SPELLINGS["excluded_tools"]
-TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
-TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
+_TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
+_TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
 _VARIABLE = re.compile(r"\$\{(?:env:)?(?P<name>[A-Z_][A-Z0-9_]*)")
 _DEFAULT = r"(?: :- (?P<default> [^}]* ) )? \}"
 # A reference of another client, such as `${input:key}`, or of a shell, such as `$VAR`.
@@ -350,10 +350,10 @@ class _ConfigReader:
     def expect(self, path: str, value: Any, kind: type) -> Any:
         """The value, if it is of this JSON type; otherwise an empty one."""
         # Only the type is shown, because the value may be secret. TOML has dates.
-        found = TYPE_NAMES.get(type(value), "a date")
-        if found == TYPE_NAMES[kind]:
+        found = _TYPE_NAMES.get(type(value), "a date")
+        if found == _TYPE_NAMES[kind]:
             return value
-        self.report(path, f"expected {TYPE_NAMES[kind]}, found {found}")
+        self.report(path, f"expected {_TYPE_NAMES[kind]}, found {found}")
         return kind()
 
     def expand(self, path: str, reference: re.Match[str]) -> str:
@@ -510,7 +510,7 @@ def explain(error: BaseException) -> str:
 
 @dataclass
 class DownstreamServer:
-    """A configured server, from the workbench's start to its end.
+    """A configured server, from the first look-up of its toolbox to the program's end.
 
     Each start of the server makes a new `Connection`. This class alone decides when a
     server is started again, what the new start waits for, and which calls are repeated.
@@ -519,15 +519,14 @@ class DownstreamServer:
     toolbox_name: str
     server_name: str
     config: ServerConfig
-    shared: Shared
-    task_group: anyio.abc.TaskGroup  # runs the connections
+    workbench: Workbench
 
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
         self.prefix = f"{self.toolbox_name}__{self.server_name}__"
         # Until the first start, a connection that has ended stands in.
-        self.connection = Connection(self.name, self.config, self.shared)
-        self.connection.state = State.ENDED
+        self.connection = Connection(self.name, self.config, self.workbench.shared)
+        self.connection.enter(State.ENDED)
 
     def start(self) -> Connection:
         """The current connection, or a new one if the current one has closed.
@@ -538,8 +537,8 @@ class DownstreamServer:
         former = self.connection
         # A connection that is DRAINING takes no more calls.
         if former.state > State.UP:
-            self.connection = Connection(self.name, self.config, self.shared)
-            self.task_group.start_soon(self._run, self.connection, former)
+            self.connection = Connection(self.name, self.config, self.workbench.shared)
+            self.workbench.task_group.start_soon(self._run, self.connection, former)
         return self.connection
 
     async def _run(self, connection: Connection, former: Connection) -> None:
@@ -578,9 +577,8 @@ class DownstreamServer:
             if connection.state is not State.UP:
                 break
             if tool not in connection.tools:
-                near = difflib.get_close_matches(tool, connection.tools, cutoff=0)
-                names = ", ".join(self.prefix + name for name in near)
-                raise ToolError(f"the server has no such tool, nearest: {names}")
+                near = find_nearest(full_name, [self])
+                raise ToolError(f"the server has no such tool, nearest: {near}")
             # After `NotDelivered`, the connection is marked as closed, and `start`
             # makes a new one.
             with suppress(NotDelivered):
@@ -600,16 +598,30 @@ class Workbench:
     config: WorkbenchConfig
     shared: Shared
     task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
-    servers: Servers  # of all toolboxes, whether they were started or not
+    # By name, the toolboxes whose servers were looked up. A server may start later.
+    open_toolboxes: dict[str, Servers] = field(default_factory=dict)
     # By toolbox and server, the instructions that an answer of `open_toolbox` had last.
     told: dict[str, JSON] = field(default_factory=lambda: defaultdict(dict))
 
     def servers_of(self, name: str) -> Servers:
-        """The servers of a toolbox. Raises `ToolError` if it is not configured."""
+        """The servers of a toolbox, without starting them.
+
+        Raises `ToolError` for a toolbox that is not configured.
+        """
         if name not in self.config.toolboxes:
             names = ", ".join(self.config.toolboxes) or "none"
             raise ToolError(f"Toolbox '{name}' not found. Available toolboxes: {names}")
-        return [server for server in self.servers if server.toolbox_name == name]
+        if name not in self.open_toolboxes:
+            self.open_toolboxes[name] = [
+                DownstreamServer(name, server, config, self)
+                for server, config in self.config.toolboxes[name].servers.items()
+            ]
+        return self.open_toolboxes[name]
+
+    def all_servers(self) -> Servers:
+        """All configured servers, without starting them."""
+        toolboxes = map(self.servers_of, self.config.toolboxes)
+        return [server for servers in toolboxes for server in servers]
 
     async def open(
         self, toolbox: str, patterns: list[str], on_progress: ProgressFnT
@@ -688,12 +700,12 @@ class Workbench:
 
     def find_server(self, toolbox: str, full_name: str) -> DownstreamServer:
         """The server of the toolbox whose tool has this name. Raises `ToolError`."""
-        servers = self.servers_of(toolbox)
-        for server in servers:
+        for server in self.servers_of(toolbox):
             if full_name.startswith(server.prefix):
                 return server
-        forms = [server.prefix + "{tool}" for server in servers]
-        raise ToolError(f"expected a full name of one of these forms: {forms}")
+        form = "a full name {toolbox}__{server}__{tool} of this toolbox; of all tools,"
+        near = find_nearest(full_name, self.all_servers())
+        raise ToolError(f"expected {form} nearest: {near}")
 
 
 @asynccontextmanager
@@ -704,13 +716,20 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
     # The SDK has a list of such variables, which are put back.
     shared = Shared(config.mask, environment | get_default_environment())
     async with anyio.create_task_group() as task_group:
-        servers = [
-            DownstreamServer(toolbox, name, server, shared, task_group)
-            for toolbox, content in config.toolboxes.items()
-            for name, server in content.servers.items()
-        ]
-        yield Workbench(config, shared, task_group, servers)
+        yield Workbench(config, shared, task_group)
         task_group.cancel_scope.cancel()
+
+
+def find_nearest(name: str, servers: Servers) -> str:
+    """The full names of these servers' tools that are most like this name.
+
+    For a server whose tools are not known, the form of their names is taken.
+    """
+    names = []
+    for server in servers:
+        tools = server.connection.tools or ["{tool}"]
+        names += [server.prefix + tool for tool in tools]
+    return ", ".join(difflib.get_close_matches(name, names, cutoff=0))
 
 
 def compose_note(answer: JSON, up: Servers, patterns: list[str]) -> str:
@@ -898,10 +917,9 @@ def _decode(value: Any) -> Any:
 
 def _as_object(value: Any) -> Any:
     decoded = _decode(value) or {}
-    if isinstance(decoded, dict):
-        return decoded
-    found = TYPE_NAMES[type(decoded)]
-    raise ValueError(f'expected a JSON object such as {{"a": 1}}, found {found}')
+    if not isinstance(decoded, dict):
+        raise ValueError(f'expected a JSON object such as {{"a": 1}}, not {value!r}')
+    return decoded
 
 
 def _as_list(value: Any) -> Any:
@@ -1006,7 +1024,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 
     async def roots_changed(context: Any, _: object) -> None:
         workbench: Workbench = context.lifespan_context
-        for server in workbench.servers:
+        for server in workbench.all_servers():
             workbench.task_group.start_soon(server.connection.tell_roots_changed)
 
     server = tool_server("mcp-workbench", meta_tools(config), config.mask)
@@ -1148,8 +1166,8 @@ class Connection:
         while not condition():
             await self._changed.wait()
 
-    def _enter(self, state: State) -> None:
-        """Change the state. No other method of this class may."""
+    def enter(self, state: State) -> None:
+        """Change the state. Nothing else may."""
         self.state = state
         self._notify()
 
@@ -1169,7 +1187,7 @@ class Connection:
         if not self._reason:
             self._reason = " ".join(self.shared.mask(reason).split())
         if self.state is State.UP:
-            self._enter(State.DRAINING)
+            self.enter(State.DRAINING)
 
     def log_line(self, line: bytes) -> None:
         """Log a line of the server's output that is no message, and remember it."""
@@ -1203,7 +1221,7 @@ class Connection:
         except Exception as error:  # noqa: BLE001
             # An exception that left this task would end all other connections.
             self.mark_closed(explain(error))
-        self._enter(State.ENDED)
+        self.enter(State.ENDED)
         log.info("%s: %s", self.name, self.why_not_up())
 
     def _open_session(self, streams: Streams) -> ClientSession:
@@ -1264,7 +1282,7 @@ class Connection:
     async def _stay_up(self) -> None:
         """Be up until the transport is closed, then wait for the calls in flight."""
         # The transport may have been closed right after the last answer of the start.
-        self._enter(State.DRAINING if self._reason else State.UP)
+        self.enter(State.DRAINING if self._reason else State.UP)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._keep_current)
             await self.reach(State.DRAINING)
@@ -2023,8 +2041,7 @@ async def check(config: WorkbenchConfig) -> int:
     offers no tool, or if there is no server.
     """
     async with running_workbench(config) as workbench:
-        report = functools.partial(_report, workbench)
-        results = await asyncio.gather(*map(report, workbench.servers))
+        results = await asyncio.gather(*map(_report, workbench.all_servers()))
         if any(results):
             _print_context(workbench)
     if not results:
@@ -2033,7 +2050,7 @@ async def check(config: WorkbenchConfig) -> int:
     return int(not all(results))
 
 
-async def _report(workbench: Workbench, server: DownstreamServer) -> bool:
+async def _report(server: DownstreamServer) -> bool:
     """Start a server and print a line about it; return whether the verdict is ok."""
     connection = server.start()
     loop = asyncio.get_running_loop()
@@ -2049,7 +2066,7 @@ async def _report(workbench: Workbench, server: DownstreamServer) -> bool:
         text = "its filters offer no tool of this server"
     else:
         verdict = "ok"
-        answer = workbench.compose(server.toolbox_name, [server], ["*"])
+        answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
         text = f"{len(connection.tools):3} tools  {_cost(compact(answer))}"
     # In another client's file, each server is a toolbox of its own name.
     name = server.name.removeprefix(f"{server.server_name}/")
@@ -2063,7 +2080,7 @@ def _print_context(workbench: Workbench) -> None:
     before = opened = _definitions(own) + instructions(workbench.config)
     for name in workbench.config.toolboxes:
         opened += compact(workbench.compose(name, workbench.servers_of(name), ["*"]))
-    tools = [t for s in workbench.servers for t in s.connection.tools.values()]
+    tools = [t for s in workbench.all_servers() for t in s.connection.tools.values()]
     print(f"Model context: {_cost(before)} before anything is opened,")
     print(f"{_cost(opened)} with everything opened,")
     print(f"{_cost(_definitions(tools))} natively, with {len(tools)} tools")
