@@ -663,6 +663,7 @@ class Workbench:
         answer for patterns has them only if no earlier answer had them in full.
         """
         up = [server for server in servers if server.connection.state is State.UP]
+        unmatched = set(patterns)
         answer: JSON = {
             "toolbox": toolbox,
             "description": self.config.toolboxes[toolbox].description,
@@ -678,20 +679,23 @@ class Workbench:
             connection = server.connection
             if connection.state is State.STARTING:
                 answer["servers_connecting"].append(name)
+                # The server's tools are not known yet, so a pattern may match one.
+                unmatched -= matching_patterns(patterns, toolbox, name)
             elif connection.state is not State.UP:
                 answer["servers_failed"][name] = connection.why_not_up()
             else:
-                found = [
-                    describe_tool(server, tool)
-                    for tool in connection.tools.values()
-                    if matching_patterns(patterns, toolbox, name, tool.name)
-                ]
+                found = []
+                for tool in connection.tools.values():
+                    matched = matching_patterns(patterns, toolbox, name, tool.name)
+                    unmatched -= matched
+                    if matched:
+                        found.append(describe_tool(server, tool))
                 answer["tools"] += found
                 text = connection.session.instructions
                 is_new = bool(found) and text != self.told[toolbox].get(name)
                 if text and (is_new or patterns == ["*"]):
                     answer["instructions"][name] = text
-        answer["note"] = compose_note(answer, up, patterns)
+        answer["note"] = compose_note(answer, up, unmatched, patterns != ["*"])
         if json_length(answer) > ANSWER_LIMIT:
             shrink(answer)
         # Instructions that were cut differ from the server's, so they are told again.
@@ -732,23 +736,18 @@ def find_nearest(name: str, servers: Servers) -> str:
     return ", ".join(difflib.get_close_matches(name, names, cutoff=0))
 
 
-def compose_note(answer: JSON, up: Servers, patterns: list[str]) -> str:
+def compose_note(answer: JSON, up: Servers, unmatched: set[str], is_part: bool) -> str:
     """The note of an answer: what is missing from it, and how to get it.
 
-    With patterns, the note has the total, so that the model can widen its search.
+    For a part of a toolbox, the note has the total, so that the model can widen its
+    search, and the patterns that matched nothing.
     """
     notes = []
     starting = answer["servers_connecting"]
-    if patterns != ["*"]:
+    if is_part:
         total = sum(len(server.connection.tools) for server in up)
         names = ", ".join(server.server_name for server in up) or "no server"
         notes.append(f"{len(answer['tools'])} of {total} tools of {names} match.")
-        unmatched = set(patterns)
-        for tool in answer["tools"]:
-            unmatched -= matching_patterns(patterns, *tool["name"].split("__", 2))
-        for name in starting:
-            # The server's tools are not known yet, so the pattern may match one.
-            unmatched -= matching_patterns(patterns, answer["toolbox"], name)
         if unmatched:
             names = shorten(", ".join(sorted(unmatched)), TEXT_LIMIT)
             notes.append(f"No tool matches {names}.")
@@ -917,9 +916,9 @@ def _decode(value: Any) -> Any:
 
 def _as_object(value: Any) -> Any:
     decoded = _decode(value) or {}
-    if not isinstance(decoded, dict):
-        raise ValueError(f'expected a JSON object such as {{"a": 1}}, not {value!r}')
-    return decoded
+    if isinstance(decoded, dict):
+        return decoded
+    raise ValueError(f'expected a JSON object such as {{"a": 1}}, not {value!r}')
 
 
 def _as_list(value: Any) -> Any:
