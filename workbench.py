@@ -794,7 +794,6 @@ def shrink(answer: JSON) -> None:
         entry["description"] = shorten(entry["description"], TEXT_LIMIT)
     if len(tools) < 2:
         return  # A tool that is asked for alone always comes with its schema.
-    how = "Call open_toolbox with names of tools in 'tools' to get what is missing."
     excess = json_length(answer) + NOTE_RESERVE - ANSWER_LIMIT
     for kept in ({"name", "description"}, {"name"}):
         for tool in sorted(tools, key=json_length, reverse=True):
@@ -803,9 +802,9 @@ def shrink(answer: JSON) -> None:
                 shorten_tool(tool, kept)
                 excess += json_length(tool)
     number = sum("inputSchema" not in tool for tool in tools)
-    if number:
-        how = f"{number} of {len(tools)} tools are listed without inputSchema. {how}"
-    answer["note"] = f"{answer['note']} {how}".strip()
+    lack = f"{number} of {len(tools)} tools are listed without inputSchema"
+    how = "Call open_toolbox with names of tools in 'tools' to get the rest."
+    answer["note"] = f"{answer['note']} Texts with … are cut; {lack}. {how}".strip()
 
 
 def shorten_tool(tool: JSON, kept: set[str]) -> None:
