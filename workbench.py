@@ -852,17 +852,16 @@ def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> OwnTool:
     The tool has the function's name and docstring, and an input schema of its
     parameters. The first parameter, `context`, is the SDK's request context.
     """
-    adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, function))
-    schema = adapter.json_schema()
-    schema["required"].remove("context")
-    del schema["properties"]["context"]
+    # A client does not send the context, so the schema is of the other parameters.
+    without_context = functools.partial(function, None)
+    schema = TypeAdapter(cast(Any, without_context)).json_schema()
     for part in (schema, *schema["properties"].values()):
         # The model reads the schema and needs neither key.
         part.pop("title", None)
         part.pop("additionalProperties", None)
     declaration = types.Tool(name=function.__name__, title=title, input_schema=schema)
     declaration.description = inspect.getdoc(function)
-    return OwnTool(declaration, adapter)
+    return OwnTool(declaration, TypeAdapter(cast(Any, function)))
 
 
 def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
