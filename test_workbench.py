@@ -1013,11 +1013,11 @@ async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
         assert result.is_error and text(result) == not_found
         for toolbox, tool_name, reason in (
             ("no", "no__a__echo", not_found),
-            ("box", "box__a__", "'box__archive__{tool}', 'box__b__{tool}'"),
-            ("box", "box__c__echo", "'box__archive__{tool}', 'box__b__{tool}'"),
+            ("box", "box__a__", "{toolbox}__{server}__{tool}"),
+            ("box", "box__c__echo", "nearest: box__b__{tool}, box__archive__{tool}"),
             ("box", "box__archive__ecoh", "nearest: box__archive__echo"),
-            ("box", "shut__b__echo", "'box__b__{tool}'"),
-            ("box", "b__echo", "'box__b__{tool}'"),
+            ("box", "shut__b__echo", "of all tools, nearest: shut__b__{tool}"),
+            ("box", "b__echo", "box__b__{tool}"),
         ):
             arguments = {"toolbox_name": toolbox, "tool_name": tool_name}
             result = await client.call_tool("use_tool", arguments)
@@ -1090,14 +1090,14 @@ async def test_without_servers_or_toolboxes_it_says_so() -> None:
 async def test_a_bad_call_is_an_error_that_helps() -> None:
     """It names the field. Any other tool is a protocol error with a hint."""
     whole = BOX | {"tool_name": "box__a__echo"}
-    an_object = 'arguments: expected a JSON object such as {"a": 1}, found a '
+    an_object = 'arguments: expected a JSON object such as {"a": 1}, not '
     async with connected(a=MISSING) as client:
         for name, arguments, field in (
             ("open_toolbox", None, "toolbox_name"),
             ("open_toolbox", BOX | {"tools": ["a", 1]}, "tools"),
             ("use_tool", BOX | {"tool_name": None}, "tool_name"),
-            ("use_tool", whole | {"arguments": [1]}, an_object + "list"),
-            ("use_tool", whole | {"arguments": "{'a': 1}"}, an_object + "string"),
+            ("use_tool", whole | {"arguments": [1]}, an_object + "[1]"),
+            ("use_tool", whole | {"arguments": "{'a': 1}"}, an_object + repr("{'a': 1}")),
         ):
             result = await client.call_tool(name, arguments)
             assert result.is_error and f"{field}" in text(result), arguments

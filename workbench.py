@@ -578,7 +578,7 @@ class DownstreamServer:
                 break
             if tool not in connection.tools:
                 near = find_nearest(full_name, [self])
-                raise ToolError(f"the server has no such tool, nearest: {near}")
+                raise ToolError(f"'{self.name}' has no tool '{tool}', nearest: {near}")
             # After `NotDelivered`, the connection is marked as closed, and `start`
             # makes a new one.
             with suppress(NotDelivered):
