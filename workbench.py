@@ -1259,14 +1259,13 @@ class Connection:
         """
         try:
             await self.session.initialize()
-        except (MCPError, ToolError):
-            reason = self._reason
-            with suppress(Exception), anyio.move_on_after(REPLY_TIMEOUT):
+        except (MCPError, ToolError) as error:
+            # If `discover` fails as well, this error remains the reason, because it
+            # tells more than that of `discover`.
+            self.mark_closed(explain(error))
+            with anyio.fail_after(REPLY_TIMEOUT):
                 await self.session.discover()
-            if self.session.discover_result is None:
-                # The error of `initialize` tells more than that of `discover`.
-                self._reason = reason
-                raise
+            self._reason = ""
             # A server of 2026-07-28 announces nothing unless it is listened to.
             self._may_miss_changes = True
         if self._announces_changes():
