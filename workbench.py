@@ -257,9 +257,8 @@ class _ConfigReader:
     def read_toolbox(self, path: str, entry: JSON) -> ToolboxConfig:
         """One toolbox of our own format."""
         text = self.read(f"{path}.description", entry.pop("description", None), str)
-        table = entry.pop("mcpServers", None)
-        self.report_unknown_keys(path, entry)
-        return ToolboxConfig(text, dict(self.servers(f"{path}.mcpServers", table)))
+        servers = self.servers(f"{path}.mcpServers", entry.pop("mcpServers", None))
+        return ToolboxConfig(text, dict(servers))
 
     def servers(self, path: str, table: Any) -> Iterator[tuple[str, ServerConfig]]:
         """The names and servers of a table, except those that start this workbench.
@@ -277,7 +276,10 @@ class _ConfigReader:
                 yield name, server
 
     def entries(self, table_path: str, table: Any) -> Iterator[tuple[str, str, JSON]]:
-        """Name, path and content of each toolbox or server that is switched on."""
+        """Name, path and content of each toolbox or server that is switched on.
+
+        Whoever iterates removes the keys that it knows from the content.
+        """
         for name, value in self.expect(table_path, table, dict).items():
             path = f"{table_path}.{name}"
             # An entry whose name begins with `_` is a comment.
@@ -293,6 +295,8 @@ class _ConfigReader:
             if re.search("^$|__|_$", name):
                 self.report(path, "expected a name, without '__', not ending in '_'")
             yield name, path, entry
+            # Here the entry has been read, and the keys that are left are unknown.
+            self.report_unknown_keys(path, entry)
 
     def report(self, path: str, problem: str) -> None:
         """Collect a problem; all of them are told together."""
@@ -331,7 +335,6 @@ class _ConfigReader:
                 values[name] = value
         if bool(values.get("command")) == bool(values.get("url")):
             self.report(path, f"expected one of command and url, unknown: {[*entry]}")
-        self.report_unknown_keys(path, entry)
         return ServerConfig(**values)
 
     def read(self, path: str, value: Any, kind: type) -> Any:
@@ -378,7 +381,7 @@ def _find_secrets(server: ServerConfig) -> list[str]:
 
     Secrets in `args` or in a URL's path are masked only if they come from `${VAR}`.
     """
-    address = server.url.partition("://")[2] or server.url
+    address = server.url.split("://", 1)[-1]
     # A password may have any character, so all that stands before the last `@` is taken
     # for the login. Only `/@` begins a name in a path. Rather too much is masked.
     login = address[: max(address.replace("/@", "//").rfind("@"), 0)]
@@ -386,7 +389,7 @@ def _find_secrets(server: ServerConfig) -> list[str]:
     texts += server.headers.values()
     # A part may be shown alone, such as the token of `Bearer TOKEN`.
     parts = re.split(r"[\s:/?#&=@]+", " ".join(texts))
-    return [*texts, *parts, *server.env.values()]
+    return texts + parts + list(server.env.values())
 
 
 def _find_forms(secrets: set[str]) -> Iterator[str]:
