@@ -425,7 +425,7 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     # A model needs the names of toolboxes and servers, so a name is no secret.
     names = [toolboxes, *[toolbox.servers for toolbox in toolboxes.values()]]
     secrets = set(reader.secrets).union(withheld.values()).difference(*names)
-    forms = tuple(sorted(_find_forms(secrets), key=len, reverse=True))
+    forms = tuple(sorted(set(_find_forms(secrets)), key=len, reverse=True))
     return WorkbenchConfig(toolboxes, withheld, forms, source)
 
 
