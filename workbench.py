@@ -90,7 +90,7 @@ __version__ = "0.10.0"
 OPEN_TIMEOUT = 5.0  # for servers to start if one is up by then, and for a new listing
 ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
 CONNECT_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
-REPLY_TIMEOUT = 10.0  # for a connection to a remote server, and for `server/discover`
+REPLY_TIMEOUT = 10.0  # for a connection to a remote server
 HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new one
 LISTING_PAUSE = 1.0  # between two listings of a server that is up
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
@@ -574,7 +574,8 @@ class DownstreamServer:
         tool = full_name.removeprefix(self.prefix)
         for _ in range(2):
             connection = self.start()
-            if connection.state is not State.UP or tool not in connection.tools:
+            # Until a connection is up, it has no tools.
+            if tool not in connection.tools:
                 with anyio.move_on_after(ANSWER_TIMEOUT):
                     connection = await self.connect()
             if connection.state is not State.UP:
@@ -1135,11 +1136,6 @@ class Connection:
         self.name = name
         self.config = config
         self.shared = shared
-        client = shared.client
-        declared = client.client_capabilities if client else None
-        # A server is offered what the client can do at the time of its start.
-        self.offered = declared or types.ClientCapabilities()
-        self.session: ClientSession  # as soon as the transport is there
         self.tools: dict[str, types.Tool] = {}  # by name, those that the filters allow
         # A change may be missed: a remote server's announcement is lost while its event
         # stream is broken, and any listing may fail. If this is true, each
@@ -1148,7 +1144,7 @@ class Connection:
         self.state = State.STARTING
         self._reason = ""  # why the transport is closed
         self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
-        self._calls_in_flight = 0
+        self._in_flight = 0
         self._changed = anyio.Event()  # replaced by `_notify`
         # Requests for a listing of the tools are numbered. A listing answers all that
         # came before it began, even if it fails. These are the numbers of the last
@@ -1184,8 +1180,7 @@ class Connection:
         The transport calls this method, and `run` after any failure. The first reason
         is kept, because later ones are consequences of the first.
         """
-        if not self._reason:
-            self._reason = " ".join(self.shared.mask(reason).split())
+        self._reason = self._reason or " ".join(self.shared.mask(reason).split())
         if self.state is State.UP:
             self.enter(State.DRAINING)
 
@@ -1210,7 +1205,8 @@ class Connection:
         transport = connect(self.config, self.shared, self.log_line, self.mark_closed)
         try:
             with anyio.move_on_after(CONNECT_TIMEOUT) as starting:
-                async with transport as streams, self._open_session(streams):
+                # A start that fails in its transport has no `session`.
+                async with transport as streams, self._open(streams) as self.session:
                     await self._negotiate()
                     await self._list_tools()
                     # Only the start has a time limit.
@@ -1224,26 +1220,28 @@ class Connection:
         self.enter(State.ENDED)
         log.info("%s: %s", self.name, self.why_not_up())
 
-    def _open_session(self, streams: Streams) -> ClientSession:
+    def _open(self, streams: Streams) -> ClientSession:
         """A session that offers the server what the client supports.
 
         If that is one form of elicitation, both are offered: the SDK cannot part them.
         """
+        client = self.shared.client
+        declared = client.client_capabilities if client else None
+        offered = declared or types.ClientCapabilities()
         sampling = types.CreateMessageRequest, types.CreateMessageResultWithTools
         elicit = types.ElicitRequest, types.ElicitResult
         roots = types.ListRootsRequest, types.ListRootsResult
-        self.session = ClientSession(
+        return ClientSession(
             streams,
             streams,
             client_info=types.Implementation(name="mcp-workbench", version=__version__),
             message_handler=self._on_message,
             logging_callback=self._on_log,
-            sampling_capabilities=self.offered.sampling,
-            sampling_callback=self._forwarder(self.offered.sampling, *sampling),
-            elicitation_callback=self._forwarder(self.offered.elicitation, *elicit),
-            list_roots_callback=self._forwarder(self.offered.roots, *roots),
+            sampling_capabilities=offered.sampling,
+            sampling_callback=self._forwarder(offered.sampling, *sampling),
+            elicitation_callback=self._forwarder(offered.elicitation, *elicit),
+            list_roots_callback=self._forwarder(offered.roots, *roots),
         )
-        return self.session
 
     def _forwarder(self, is_offered: object, request: Any, result: Any) -> Any:
         """A callback that asks the client a server's question, if that was offered."""
@@ -1264,10 +1262,9 @@ class Connection:
             await self.session.initialize()
         except (MCPError, ToolError) as error:
             # If `discover` fails as well, this error remains the reason, because it
-            # tells more than that of `discover`.
+            # tells more. The SDK gives a process 10 seconds to answer `discover`.
             self.mark_closed(explain(error))
-            with anyio.fail_after(REPLY_TIMEOUT):
-                await self.session.discover()
+            await self.session.discover()
             self._reason = ""
             # A server of 2026-07-28 announces nothing unless it is listened to.
             self._may_miss_changes = True
@@ -1284,9 +1281,8 @@ class Connection:
         self.enter(State.DRAINING if self._reason else State.UP)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._keep_current)
-            await self.reach(State.DRAINING)
+            await self._until(lambda: self.state > State.UP and not self._in_flight)
             tasks.cancel_scope.cancel()
-        await self._until(lambda: self._calls_in_flight == 0)
 
     async def _on_message(self, message: object) -> None:
         if not isinstance(message, types.ToolListChangedNotification):
@@ -1365,11 +1361,10 @@ class Connection:
             compact([[[[page]]]])
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
             cursor = page.next_cursor
-        added = len(tools.keys() - self.tools.keys())
-        removed = len(self.tools.keys() - tools.keys())
-        modified = sum(self.tools[t] != tools[t] for t in self.tools.keys() & tools)
-        counts = f"{added} added, {removed} removed, {modified} modified"
-        log.info("%s: %d tools: %s", self.name, len(tools), counts)
+        kept = len(tools.keys() & self.tools.keys())
+        modified = sum(self.tools.get(t.name, t) != t for t in tools.values())
+        counts = f"{len(tools) - kept} added, {len(self.tools) - kept} removed"
+        log.info("%s: tools: %s, %d modified", self.name, counts, modified)
         log.debug("%s: its tools are %s", self.name, ", ".join(tools))
         for pattern in set(self.config.tool_filters) - {"*"}:
             if not any(fnmatch.fnmatchcase(tool, pattern) for tool in tools):
@@ -1385,13 +1380,15 @@ class Connection:
             await client.send_notification(message)
 
     async def tell_roots_changed(self) -> None:
-        """Tell a server that was offered the client's roots to ask for them again."""
-        if self.offered.roots:
-            # Without a session, there is none to tell. An exception in this task would
-            # end all connections.
-            with suppress(Exception):
-                changed = types.RootsListChangedNotification()
-                await self.session.send_notification(changed)
+        """Tell the server to ask for the client's roots again.
+
+        A client whose roots change has declared that it has roots, before any server
+        was started. So the server was offered them.
+        """
+        # Without a session, there is no server to tell. An exception in this task would
+        # end all connections.
+        with suppress(Exception):
+            await self.session.send_notification(types.RootsListChangedNotification())
 
     async def call(self, params: JSON, on_progress: OnProgress) -> JSON:
         """Send `tools/call` with these wire parameters, and return the wire result.
@@ -1402,7 +1399,7 @@ class Connection:
         """
         # Nothing was awaited since the caller has found the state UP. So `_stay_up`
         # sees this call, and waits for it.
-        self._calls_in_flight += 1
+        self._in_flight += 1
         request = types.Request[JSON, str](method="tools/call", params=params)
         try:
             # `ClientSession.call_tool` would check the result against the tool's output
@@ -1417,7 +1414,7 @@ class Connection:
             how = "the call may have taken effect, and was not repeated"
             raise ToolError(f"the server {self.why_not_up()}; {how}") from None
         finally:
-            self._calls_in_flight -= 1
+            self._in_flight -= 1
             self._notify()
         if result.get("resultType") == "input_required":
             raise ToolError("the server asks as in 2026-07-28, which is not passed on")
