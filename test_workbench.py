@@ -837,10 +837,7 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons mus
     "kill": (local(on={"start": KILL}), f"status {KILLED};; one;;two"),
     "exit": (local(on={"start": "sys.exit('a\\tb')"}), "status 1;; a b"),
     "refusal": (local(on={"tools_list": "refuse(request, 7, 'no\\nluck')"}), "no luck"),
-    "schema": (
-        local(on={"tools_list": SPOILT}),
-        "not a valid ListTools.*;; inputSchema",
-    ),
+    "schema": (local(on={"tools_list": SPOILT}), "is not valid: ;; inputSchema"),
     "url": ({"url": "http://user:pass/word@h/"}, "not a valid URL"),
 }
 
@@ -1090,17 +1087,17 @@ async def test_without_servers_or_toolboxes_it_says_so() -> None:
 async def test_a_bad_call_is_an_error_that_helps() -> None:
     """It names the field. Any other tool is a protocol error with a hint."""
     whole = BOX | {"tool_name": "box__a__echo"}
-    an_object = 'arguments: expected a JSON object such as {"a": 1}, not '
+    an_object = r'arguments: .*expected a JSON object such as \{"a": 1\}, not '
     async with connected(a=MISSING) as client:
         for name, arguments, field in (
             ("open_toolbox", None, "toolbox_name"),
             ("open_toolbox", BOX | {"tools": ["a", 1]}, "tools"),
             ("use_tool", BOX | {"tool_name": None}, "tool_name"),
-            ("use_tool", whole | {"arguments": [1]}, an_object + "[1]"),
-            ("use_tool", whole | {"arguments": "{'a': 1}"}, an_object + repr("{'a': 1}")),
+            ("use_tool", whole | {"arguments": [1]}, an_object + r"\[1\]"),
+            ("use_tool", whole | {"arguments": "{a: 1}"}, an_object + "'{a: 1}'"),
         ):
             result = await client.call_tool(name, arguments)
-            assert result.is_error and f"{field}" in text(result), arguments
+            assert result.is_error and re.search(field, text(result)), arguments
         for name in ("box__a__echo", "echo", "OPEN_TOOLBOX"):
             with pytest.raises(MCPError, match="use_tool") as caught:
                 await client.call_tool(name, {})
@@ -1275,7 +1272,7 @@ async def test_a_spoilt_answer_is_an_error_of_the_call(eras: str) -> None:
         for spoilt, field in spoilt_answers.items():
             line = f'{{{spoilt}"id": ID, "jsonrpc": "2.0"}}'
             told = await error_of(client, "a", "write", {"line": line})
-            assert re.search(f"not (a )?valid .*{field}", told), spoilt
+            assert "not valid" in told and field in told, spoilt
         seen = await answer_of(client, "a", "seen")
     assert seen["calls"] == len(spoilt_answers) + 1
 
@@ -1432,7 +1429,7 @@ async def test_a_question_as_the_result_of_a_call_is_an_error_of_it(mode: str) -
     ear = Ear()
     async with connected(mode, callbacks=ear.callbacks, a=local(eras=MODERN)) as client:
         told = await error_of(client, "a", "result", asking)
-        assert re.search("asks|question|input", told) and "not a valid" not in told
+        assert re.search("asks|question|input", told) and "not valid" not in told
     assert ear.heard == []
 
 
@@ -1507,11 +1504,7 @@ NO_LINE_FEED = "for _ in range(170): os.write(2, b'\\r50 %' * 200_000)\n"
 NO_LINE_FEED += "self.echo(request, {})"
 FAULTY: dict[str, tuple[str, str, str]] = {  # a method, what is run; what a call tells
     "exits": ("tools_list", "os.write(2, b'boom'); os._exit(3)", "status 3.*boom"),
-    "nonsense": (
-        "initialize",
-        "answer(request, {'capabilities': 7})",
-        "not a valid Init",
-    ),
+    "nonsense": ("initialize", "answer(request, {'capabilities': 7})", "not valid"),
     "deaf": ("tools_call", "os.close(1); self.hang()", "closed its stdout"),
     "garbage": ("tools_call", GARBAGE, "^{}$"),
     "one line": ("tools_call", NO_LINE_FEED, "^{}$"),
