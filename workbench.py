@@ -814,8 +814,8 @@ def shrink(answer: JSON) -> None:
 def shorten_tool(tool: JSON, kept: set[str]) -> None:
     """Leave only these keys of a tool, and of its description the beginning."""
     whole = tool["description"].strip()
-    first_line = whole.partition("\n")[0]
-    tool["description"] = shorten(whole, min(len(first_line), 200))
+    beginning = whole.partition("\n")[0][:200]
+    tool["description"] = shorten(whole, len(beginning))
     for key in tool.keys() - kept:
         del tool[key]
 
