@@ -700,7 +700,7 @@ class Workbench:
                 if text and (is_new or patterns == ["*"]):
                     answer["instructions"][name] = text
         answer["note"] = compose_note(answer, up, unmatched, patterns != ["*"])
-        if json_length(answer) > ANSWER_LIMIT:
+        if len(compact(answer)) > ANSWER_LIMIT:
             shrink(answer)
         # Instructions that were cut differ from the server's, so they are told again.
         self.told[toolbox] |= answer["instructions"]
@@ -798,13 +798,13 @@ def shrink(answer: JSON) -> None:
         entry["description"] = shorten(entry["description"], TEXT_LIMIT)
     if len(tools) < 2:
         return  # A tool that is asked for alone always comes with its schema.
-    excess = json_length(answer) + NOTE_RESERVE - ANSWER_LIMIT
+    excess = len(compact(answer)) + NOTE_RESERVE - ANSWER_LIMIT
     for kept in ({"name", "description"}, {"name"}):
-        for tool in sorted(tools, key=json_length, reverse=True):
+        for tool in sorted(tools, key=lambda tool: len(compact(tool)), reverse=True):
             if excess > 0:
-                excess -= json_length(tool)
+                excess -= len(compact(tool))
                 shorten_tool(tool, kept)
-                excess += json_length(tool)
+                excess += len(compact(tool))
     number = sum("inputSchema" not in tool for tool in tools)
     lack = f"{number} of {len(tools)} tools are listed without inputSchema"
     how = "Call open_toolbox with names of tools in 'tools' to get the rest."
@@ -828,11 +828,6 @@ def shorten(text: str, limit: int) -> str:
 def compact(value: Any) -> str:
     """JSON without white space; non-ASCII as it is, and null for NaN and infinities."""
     return to_json(value, inf_nan_mode="null").decode()
-
-
-def json_length(value: Any) -> int:
-    """The number of characters of a value as compact JSON."""
-    return len(compact(value))
 
 
 # === MCP server =======================================================================
