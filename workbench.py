@@ -50,7 +50,7 @@ import sys
 import zoneinfo
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import sleep
@@ -1064,8 +1064,6 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # flight, and leaves session and transport. Calls are sent in the state UP only.
 
 Mask = Callable[[str], str]
-OnOutput = Callable[[bytes], None]
-OnClosed = Callable[[str], None]
 Messages = AsyncIterator[SessionMessage]
 MASK_LIMIT = 1 << 16  # bytes of a line or a text that is masked and shown
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
@@ -1106,6 +1104,19 @@ class Shared:
     environment: Mapping[str, str]  # inherited by every server process
     client: ServerSession | None = None
     log_level: types.LoggingLevel = "debug"  # the lowest that the client wants to see
+
+
+@dataclass(eq=False)
+class Transport(AbstractAsyncContextManager[Streams]):
+    """The way to a server, from the entering of the context to its end."""
+
+    config: ServerConfig
+    shared: Shared
+    on_output: Callable[[bytes], None]  # for each line of a process that is no message
+    on_closed: Callable[[str], None]  # with the reason
+
+    def __post_init__(self) -> None:
+        """Prepare what needs the fields; start nothing."""
 
 
 class State(enum.IntEnum):
@@ -1196,9 +1207,9 @@ class Connection:
 
         A failure is not raised, but recorded for `why_not_up`.
         """
-        connect = remote_transport if self.config.url else process_transport
-        transport = connect(self.config, self.shared, self.log_line, self.mark_closed)
+        kind = RemoteServer if self.config.url else ServerProcess
         try:
+            transport = kind(self.config, self.shared, self.log_line, self.mark_closed)
             with anyio.move_on_after(CONNECT_TIMEOUT) as starting:
                 # A start that fails in its transport has no `session`.
                 async with transport as streams, self._open(streams) as self.session:
@@ -1444,7 +1455,6 @@ def read_message(line: bytes) -> types.JSONRPCMessage | None:
     An answer of JSON-RPC 2.0 that is not valid, but has an id, becomes an error with
     that id. Without the error, its call would wait for ever.
     """
-    adapter: TypeAdapter[types.JSONRPCMessage] = types.jsonrpc_message_adapter
     message = None
     try:
         # `validate_json` would need more memory for a large message.
@@ -1455,11 +1465,11 @@ def read_message(line: bytes) -> types.JSONRPCMessage | None:
             whole = json.dumps(json.loads(line), ensure_ascii=False)
             message = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
     with suppress(ValidationError):
-        return adapter.validate_python(message, by_name=False)
+        return types.jsonrpc_message_adapter.validate_python(message, by_name=False)
     if isinstance(message, dict) and not message.get("method"):
-        failure = {"code": types.INTERNAL_ERROR, "message": "not valid MCP"}
+        message["error"] = {"code": types.INTERNAL_ERROR, "message": "not valid MCP"}
         with suppress(ValidationError):
-            return adapter.validate_python(message | {"error": failure})
+            return types.jsonrpc_message_adapter.validate_python(message)
     return None
 
 
@@ -1467,7 +1477,7 @@ def dump_message(message: types.JSONRPCMessage) -> bytes:
     return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
-async def _lines(read: Read, limit: int) -> AsyncIterator[bytes]:
+async def read_lines(read: Read, limit: int) -> AsyncIterator[bytes]:
     """The lines that can be read, without their ends.
 
     Only the first `limit` bytes of a longer line are kept. `limit` is at least 64 KiB,
@@ -1488,23 +1498,7 @@ async def _lines(read: Read, limit: int) -> AsyncIterator[bytes]:
     yield bytes(line)
 
 
-async def read_messages(read: Read, on_output: OnOutput, limit: int) -> Messages:
-    """The messages that can be read, one a line; `on_output` gets all other lines.
-
-    A line that has more than `limit` bytes ends the messages. If such a line were
-    skipped, a call that it answers would wait for ever.
-    """
-    async for line in _lines(read, limit):
-        message = read_message(line)
-        if message is not None:
-            yield SessionMessage(message)
-        elif len(line) == limit:
-            return
-        else:
-            on_output(line)
-
-
-class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
+class ServerProcess(Transport, asyncio.subprocess.SubprocessStreamProtocol):
     """A server process: messages on its stdout, log lines on its stderr, and its end.
 
     The SDK's `stdio_client` is not used. It takes the end of stdout for the end of the
@@ -1515,45 +1509,72 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
     stdout: asyncio.StreamReader
     stderr: asyncio.StreamReader
 
-    def __init__(self, on_output: OnOutput, on_closed: OnClosed) -> None:
-        super().__init__(_LINE_LIMIT, asyncio.get_running_loop())
-        self._on_output = on_output
-        self._on_closed = on_closed
-        self._exited = anyio.Event()
+    def __post_init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        asyncio.subprocess.SubprocessStreamProtocol.__init__(self, _LINE_LIMIT, loop)
+        self._exited = loop.create_future()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._process = cast(asyncio.SubprocessTransport, transport)
+    async def __aenter__(self) -> Streams:
+        """Start the process, to speak to it over stdin and stdout."""
+        config = self.config
+        env = {**self.shared.environment, **config.env}
+        words = list(map(os.path.expanduser, [config.command, *config.args]))
+        # On Windows, a command such as `npx` is found as `npx.cmd` only in this way.
+        words[0] = shutil.which(words[0], path=env.get("PATH")) or words[0]
+        cwd = os.path.expanduser(config.cwd)
+        options: JSON = {"env": env, "cwd": cwd, "start_new_session": True}
+        # There are no sessions on Windows, where a group keeps Ctrl-C from a server.
+        options["creationflags"] = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+        start = asyncio.get_running_loop().subprocess_exec
+        # A start that was cancelled half way would leave a process that nobody stops.
+        with anyio.CancelScope(shield=True):
+            try:
+                self._process, _ = await start(lambda: self, *words, **options)
+            except OSError as error:
+                text = f"cannot start '{config.command}' in '{cwd}': {error.strerror}"
+                how = "use a full path, put arguments into `args`, or set PATH in `env`"
+                raise ToolError(f"{text}: {how}; PATH is {env.get('PATH')}") from None
         if sys.platform == "win32":
             self._job = create_job(self._process)
-        self._finished = asyncio.create_task(self._read_stderr_until_exit())
+        # The process may have exited already. Then the callback follows at once.
+        self._exited.add_done_callback(self._report_exit)
+        self._ends = [self._exited, asyncio.create_task(self._read_stderr())]
+        return Streams(self._messages(), self._send)
 
     def process_exited(self) -> None:
         super().process_exited()
-        self._exited.set()
-        self._on_closed(f"exited with status {self._process.get_returncode()}")
+        self._exited.set_result(None)
+
+    def _report_exit(self, _: object) -> None:
+        status = self._process.get_returncode()
+        self.on_closed(f"exited with status {status}")
         # A child of the server may hold the pipes open for as long as it likes.
         asyncio.get_running_loop().call_later(OUTPUT_TIMEOUT, self._process.close)
 
-    async def messages(self) -> Messages:
-        """The messages on stdout, to its end. Then the end is reported."""
-        async for item in read_messages(self.stdout.read, self._on_output, _LINE_LIMIT):
-            yield item
-        await self._report_end("closed its stdout, or wrote a line that is too long")
+    async def _messages(self) -> Messages:
+        """The messages on stdout, to its end. Then the end is reported.
 
-    async def _report_end(self, reason: str) -> None:
-        # A server that closes a pipe usually exits. Then `process_exited` reports the
+        A line that is too long is an end as well. If such a line were skipped, a call
+        that it answers would wait for ever.
+        """
+        async for line in read_lines(self.stdout.read, _LINE_LIMIT):
+            message = read_message(line)
+            if message is not None:
+                yield SessionMessage(message)
+            elif len(line) < _LINE_LIMIT:
+                self.on_output(line)
+            else:
+                break
+        # A server that closes a pipe usually exits. Then `_report_exit` reports the
         # exit status first, and the connection keeps the first reason.
-        await asyncio.wait([self._finished], timeout=EXIT_GRACE)
-        self._on_closed(reason)
+        await asyncio.wait(self._ends, timeout=EXIT_GRACE)
+        self.on_closed("closed its stdout, or wrote a line too long")
 
-    async def _read_stderr_until_exit(self) -> None:
-        """Read stderr to its end, and wait for the exit of the process."""
-        async for line in _lines(self.stderr.read, MASK_LIMIT):
-            self._on_output(line)
-        await self._exited.wait()
+    async def _read_stderr(self) -> None:
+        async for line in read_lines(self.stderr.read, MASK_LIMIT):
+            self.on_output(line)
 
-    async def send(self, item: SessionMessage) -> None:
+    async def _send(self, item: SessionMessage) -> None:
         """Write a message to stdin.
 
         Raises `NotDelivered` for a request after stdin was closed at the other end.
@@ -1562,10 +1583,12 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         # to a broken pipe closes `stdin`, so the check comes after it.
         self.stdin.write(dump_message(item.message) + b"\n")
         if self.stdin.is_closing() and isinstance(item.message, types.JSONRPCRequest):
-            await self._report_end("closed its stdin")
+            # As at the end of stdout, the exit status is the better reason.
+            await asyncio.wait(self._ends, timeout=EXIT_GRACE)
+            self.on_closed("closed its stdin")
             raise NotDelivered("the server has closed its stdin")
 
-    async def aclose(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close stdin, and end the whole process group.
 
         The group has `EXIT_GRACE` seconds after the end of stdin, and as long again
@@ -1575,7 +1598,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
         # The exit that follows is not the reason why the connection has ended.
-        self._on_closed = lambda _: None
+        self._exited.remove_done_callback(self._report_exit)
         self.stdin.close()
         # 9 is SIGKILL, a name that Windows lacks. 0 only asks.
         steps = (EXIT_GRACE, signal.SIGTERM), (EXIT_GRACE, 9), (OUTPUT_TIMEOUT, 0)
@@ -1586,7 +1609,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
                     while self.signal_group(0):
                         await anyio.sleep(0.02)
                 self.signal_group(number)
-            await asyncio.wait([self._finished], timeout=OUTPUT_TIMEOUT)
+            await asyncio.wait(self._ends, timeout=OUTPUT_TIMEOUT)
         self._process.close()
 
     def signal_group(self, number: int) -> bool:
@@ -1602,34 +1625,7 @@ class ServerProcess(asyncio.subprocess.SubprocessStreamProtocol):
         return False
 
 
-@asynccontextmanager
-async def process_transport(
-    config: ServerConfig, shared: Shared, on_output: OnOutput, on_closed: OnClosed
-) -> AsyncIterator[Streams]:
-    """Start a server's process and speak to it over stdin and stdout."""
-    env = {**shared.environment, **config.env}
-    words = list(map(os.path.expanduser, [config.command, *config.args]))
-    # On Windows, a command such as `npx` is found as `npx.cmd` only in this way.
-    words[0] = shutil.which(words[0], path=env.get("PATH")) or words[0]
-    cwd = os.path.expanduser(config.cwd)
-    options: JSON = {"env": env, "cwd": cwd, "start_new_session": True}
-    # On Windows, a group of its own keeps Ctrl-C from a server; there are no sessions.
-    options["creationflags"] = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
-    process = ServerProcess(on_output, on_closed)
-    start = asyncio.get_running_loop().subprocess_exec
-    # A start that was cancelled half way would leave a process that nobody stops.
-    with anyio.CancelScope(shield=True):
-        try:
-            await start(lambda: process, *words, **options)
-        except OSError as error:
-            text = f"cannot start '{config.command}' in '{cwd}': {error.strerror}"
-            how = "give its full path, put arguments into `args`, or set PATH in `env`"
-            raise ToolError(f"{text}: {how}; PATH is {env.get('PATH')}") from None
-    async with aclosing(process):
-        yield Streams(process.messages(), process.send)
-
-
-class RemoteServer:
+class RemoteServer(Transport):
     """A remote server, over Streamable HTTP or the older SSE transport.
 
     A message is posted in the task that sends it. The failure of a request is raised in
@@ -1639,20 +1635,21 @@ class RemoteServer:
     https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
     """
 
-    def __init__(self, config: ServerConfig, mask: Mask, on_closed: OnClosed) -> None:
-        self._mask = mask
-        self._on_closed = on_closed
-        # `httpx2.URL` may spell the address otherwise, and the mask would miss it.
-        self._address = config.url
-        self._url = self._endpoint = httpx2.URL(self._address)
+    def __post_init__(self) -> None:
+        # Errors show the URL as the configuration has it. `httpx2.URL` may spell it
+        # otherwise, and the mask would miss it.
+        try:
+            self._url = self._endpoint = httpx2.URL(self.config.url)
+        except httpx2.InvalidURL:
+            # The error's text has parts of the URL, which may be secret.
+            raise ToolError("not a valid URL") from None
         self._last_request_failed = False
         # Over SSE, the server has named its endpoint. Over Streamable HTTP, the first
-        # notification was sent, so that `listen` may begin.
-        self.is_ready = anyio.Event()
-        self._received: asyncio.Queue[SessionMessage] = asyncio.Queue()
-        self.is_sse = config.transport == "sse"
+        # notification was sent, so that `_listen` may begin.
+        self._is_ready = anyio.Event()
+        self._is_sse = self.config.transport == "sse"
         self._http = httpx2.AsyncClient(
-            headers=httpx2.Headers(config.headers) | _HEADERS,
+            headers=httpx2.Headers(self.config.headers) | _HEADERS,
             # Only connecting has a timeout: a call may run for hours, an upload may be
             # slow, and a request beyond 200 waits for a free connection.
             timeout=httpx2.Timeout(None, connect=REPLY_TIMEOUT),
@@ -1660,6 +1657,8 @@ class RemoteServer:
             follow_redirects=True,
             event_hooks={"request": [self._check_host]},
         )
+        stream = anyio.create_memory_object_stream[SessionMessage](math.inf)
+        self._received, self._messages = stream
 
     async def _check_host(self, request: httpx2.Request) -> None:
         # The headers may be secret, so no redirect may take them to another host or
@@ -1668,63 +1667,67 @@ class RemoteServer:
         if (request.url.scheme, request.url.netloc) not in allowed:
             raise httpx2.RequestError("the server leads to another host")
 
-    async def messages(self) -> Messages:
-        """The messages of all responses and event streams."""
-        while True:
-            yield await self._received.get()
+    async def __aenter__(self) -> Streams:
+        self._listening = asyncio.create_task(self._listen())
+        return Streams(self._messages, self._send)
 
-    async def send(self, item: SessionMessage) -> None:
+    async def _send(self, item: SessionMessage) -> None:
         """Post a message. Over Streamable HTTP, wait for the answer to a request.
 
         An unknown session, or a second failed request in a row, closes the connection,
         so that the next call makes a new one. A server that was replaced may refuse
         everything else with any error.
         """
+        if self._is_sse:
+            await self._is_ready.wait()
         headers = getattr(item.metadata, "headers", None)
         parts: JSON = {"headers": headers, "content": dump_message(item.message)}
         if not isinstance(item.message, types.JSONRPCRequest):
             failure = await self._try("POST", parts)
-            log.debug("%s: posted: %s", self._address, failure or "accepted")
+            log.debug("%s: posted: %s", self.config.url, failure or "accepted")
             # The first of these is `notifications/initialized`. The session sets the
             # protocol version in the headers of its requests and notifications. Its
-            # answers and the GET of `listen` need the header, too.
+            # answers and the GET of `_listen` need the header, too.
             self._http.headers.update(headers)
-            self.is_ready.set()
+            self._is_ready.set()
             return
-        # Over the older transport, the answer comes in the one stream of `listen`.
-        request_id = "" if self.is_sse else str(item.message.id)
+        # Over the older transport, the answer comes in the one stream of `_listen`.
+        request_id = "" if self._is_sse else str(item.message.id)
         failure = await self._try("POST", parts, request_id)
         if failure is not None:
             if self._last_request_failed or isinstance(failure, NotDelivered):
-                self._on_closed(str(failure))
+                self.on_closed(str(failure))
             self._last_request_failed = True
             raise failure
         self._last_request_failed = False
 
-    async def listen(self) -> None:
+    async def _listen(self) -> None:
         """Read the messages that belong to no request of ours.
 
         Over the older transport, every message of the server comes here. Without this
-        stream, no answer can come, so its end is raised and ends the connection. A
-        server of Streamable HTTP that has no session has no such stream.
+        stream, no answer can come, so its end is the end of the messages. A server of
+        Streamable HTTP that has no session has no such stream.
         """
-        if self.is_sse:
-            closed = ToolError(f"{self._address}: closed its event stream")
-            end = await self._try("GET", {}) or closed
-            self._on_closed(str(end))
-            raise end
-        await self.is_ready.wait()
+        if self._is_sse:
+            end = await self._try("GET", {}) or f"{self.config.url}: closed its stream"
+            self.on_closed(str(end))
+            self._received.close()
+            # Without an endpoint, the first request would wait for ever.
+            self._is_ready.set()
+            return
+        await self._is_ready.wait()
         while SESSION_ID in self._http.headers:
             failure = await self._try("GET", {})
             # A server may have no such stream at all.
             await anyio.sleep(60 if failure else 1)
 
-    async def aclose(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """End the session, and close all HTTP connections.
 
         Some servers keep a process or a browser for each session that was not ended.
         """
-        with anyio.CancelScope(shield=True):
+        self._listening.cancel()
+        with anyio.CancelScope(shield=True), self._received, self._messages:
             with anyio.move_on_after(EXIT_GRACE):
                 if SESSION_ID in self._http.headers:
                     await self._try("DELETE", {})
@@ -1753,7 +1756,7 @@ class RemoteServer:
                         if response.is_success and self._receive(event, request_id):
                             return None
             except Exception as error:  # noqa: BLE001
-                return ToolError(f"{self._address}: {explain(error)}")
+                return ToolError(f"{self.config.url}: {explain(error)}")
             if response.is_error or (request_id and not last.id):
                 return self._failure(response, last.data, request_id)
             if not request_id:
@@ -1763,13 +1766,13 @@ class RemoteServer:
 
     def _receive(self, event: httpx2.ServerSentEvent, request_id: str) -> bool:
         """Hand on the message of an event; return whether it answers this request."""
-        if self.is_sse and event.event == "endpoint":
+        if event.event == "endpoint":
             self._endpoint = self._url.join(event.data)
-            self.is_ready.set()
+            self._is_ready.set()
         message = read_message(event.data.encode())
         if message is None:
             return False
-        self._received.put_nowait(SessionMessage(message))
+        self._received.send_nowait(SessionMessage(message))
         return not hasattr(message, "method") and str(message.id) == request_id
 
     def _failure(self, response: httpx2.Response, body: str, awaited: str) -> Failure:
@@ -1778,7 +1781,7 @@ class RemoteServer:
         `awaited` is the id of the request.
         """
         status = response.status_code
-        text = f"{self._address}: HTTP {status}"
+        text = f"{self.config.url}: HTTP {status}"
         sent = response.request
         if (status, sent.method) == (404, "POST") and SESSION_ID in sent.headers:
             # The server does not know the session, and so it has executed nothing.
@@ -1790,14 +1793,13 @@ class RemoteServer:
         hint = _LOGIN_HINT if status in (401, 403) else _URL_HINT
         # The mask comes before the cut to 300 characters, because the beginning of a
         # secret may be too short to be known.
-        told = " ".join(self._mask(body[:MASK_LIMIT]).split())[:300]
+        told = " ".join(self.shared.mask(body[:MASK_LIMIT]).split())[:300]
         return ToolError(f"{text}, no valid MCP answer ({hint}): {told}")
 
 
 async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentEvent]:
     """The events of a response. Any other body counts as one event."""
-    content_type = response.headers.get("content-type", "").lower()
-    if content_type.startswith("text/event-stream"):
+    if "event-stream" in response.headers.get("content-type", "").lower():
         # A stream that was cut is resumed like one that has ended.
         with suppress(httpx2.NetworkError, httpx2.ProtocolError):
             async for event in httpx2.EventSource(response, _LINE_LIMIT):
@@ -1809,24 +1811,6 @@ async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentE
     # gigabytes.
     body = await anext(response.aiter_bytes(_LINE_LIMIT), b"")
     yield httpx2.ServerSentEvent(data=body.decode(errors="replace"))
-
-
-@asynccontextmanager
-async def remote_transport(
-    config: ServerConfig, shared: Shared, _: OnOutput, on_closed: OnClosed
-) -> AsyncIterator[Streams]:
-    """Speak to a remote server over Streamable HTTP or the older SSE transport."""
-    try:
-        server = RemoteServer(config, shared.mask, on_closed)
-    except httpx2.InvalidURL:
-        # The error's text has parts of the URL, which may be secret.
-        raise ToolError("not a valid URL") from None
-    async with aclosing(server), anyio.create_task_group() as tasks:
-        tasks.start_soon(server.listen)
-        if server.is_sse:
-            await server.is_ready.wait()
-        yield Streams(server.messages(), server.send)
-        tasks.cancel_scope.cancel()
 
 
 # --- Windows --------------------------------------------------------------------------
