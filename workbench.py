@@ -339,7 +339,7 @@ class _ConfigReader:
 
     def read(self, path: str, value: Any, kind: type) -> Any:
         """A value of this JSON type, with the references in its strings expanded."""
-        if kind is list and value == "*":
+        if (kind, value) == (list, "*"):
             value = ["*"]
         value = self.expect(path, value, kind)
         if kind is list:
@@ -1037,9 +1037,9 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # === Connections ======================================================================
 # One start of a server: its session, its tools, the calls to it, and its questions.
 #
-# A transport, in the next section, carries the messages:
+# A `Transport` carries the messages. The next section has the two kinds of transports.
 #
-# - A transport is an async context manager that yields `Streams`. Entering the context
+# - A transport is an async context manager that yields `Streams`. Making or entering it
 #   raises `ToolError` where it is known what to do about a failure. `Connection.run`
 #   records that error, or any other, as the reason why the server is not up.
 # - `transmit` sends one message. For a request, `transmit` may return before the answer
@@ -1053,10 +1053,9 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # A connection ends in two steps. First the transport calls `on_closed`, which is
 # `Connection.mark_closed`, with a reason: no new call is sent, but answers to calls in
 # flight may still come. Before `NotDelivered` is raised, `on_closed` is called as well,
-# so that the next start makes a new connection. Then no answer can come any more, and
-# the session fails the open requests: the messages of a process end, and the end of an
-# SSE stream ends the transport's context. Over Streamable HTTP, a request waits for its
-# own answer, so the second step is not needed.
+# so that the next start makes a new connection. Then no answer can come any more: the
+# messages end, and the session fails the open requests. Over Streamable HTTP, a request
+# waits for its own answer, so the second step is not needed.
 #
 # The life of a connection: `DownstreamServer.start` makes the object and starts a task
 # with `run`. `run` enters the transport and the session, agrees on an era, lists the
@@ -1108,7 +1107,7 @@ class Shared:
 
 @dataclass(eq=False)
 class Transport(AbstractAsyncContextManager[Streams]):
-    """The way to a server, from the entering of the context to its end."""
+    """The way to a server: what both kinds of transports are given."""
 
     config: ServerConfig
     shared: Shared
@@ -1116,7 +1115,7 @@ class Transport(AbstractAsyncContextManager[Streams]):
     on_closed: Callable[[str], None]  # with the reason
 
     def __post_init__(self) -> None:
-        """Prepare what needs the fields; start nothing."""
+        """Prepare the transport. Nothing is started before the context is entered."""
 
 
 class State(enum.IntEnum):
@@ -1684,7 +1683,7 @@ class RemoteServer(Transport):
         parts: JSON = {"headers": headers, "content": dump_message(item.message)}
         if not isinstance(item.message, types.JSONRPCRequest):
             failure = await self._try("POST", parts)
-            log.debug("%s: posted: %s", self.config.url, failure or "accepted")
+            log.debug("%s: posted, failure: %s", self.config.url, failure)
             # The first of these is `notifications/initialized`. The session sets the
             # protocol version in the headers of its requests and notifications. Its
             # answers and the GET of `_listen` need the header, too.
@@ -2078,7 +2077,7 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     Returns the exit status: 1 for an error.
     """
     given = {"toolbox_name": name.split("__")[0], "tool_name": name}
-    given["arguments"] = " ".join(words) or "{}"
+    given["arguments"] = " ".join(words)
     async with Client(create_server(config), mode="legacy") as client:
         result = await client.call_tool("use_tool", given)
     output = result.model_dump_json(indent=2, by_alias=True, exclude_unset=True)
@@ -2210,7 +2209,7 @@ def main() -> None:
     # Other loggers but uvicorn's are silent, because the SDK logs shortened messages of
     # servers. A secret that was cut is not found, and so not masked.
     logging.basicConfig(format=form, handlers=[handler], level=logging.CRITICAL + 1)
-    is_serving = not options.check and not options.call
+    is_serving = not any((options.check, options.call))
     log.setLevel(options.verbose or (logging.INFO if is_serving else logging.WARNING))
     # Parsing a large message makes many objects, and no garbage. Python 3.11 would
     # search them so often that parsing takes seconds, while no other thread can run.
