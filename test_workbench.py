@@ -1087,7 +1087,7 @@ async def test_without_servers_or_toolboxes_it_says_so() -> None:
 async def test_a_bad_call_is_an_error_that_helps() -> None:
     """It names the field. Any other tool is a protocol error with a hint."""
     whole = BOX | {"tool_name": "box__a__echo"}
-    an_object = r'arguments: .*expected a JSON object such as \{"a": 1\}, not '
+    an_object = r'arguments: expected a JSON object such as \{"a": 1\}, not '
     async with connected(a=MISSING) as client:
         for name, arguments, field in (
             ("open_toolbox", None, "toolbox_name"),

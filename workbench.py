@@ -503,7 +503,8 @@ def explain(error: BaseException) -> str:
         # The place and the text of the first problem are told, without the value.
         first = error.errors(include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
-        return f"{error.title} is not valid: {place}: {first['msg']}"
+        text = first["msg"].removeprefix("Value error, ")
+        return f"{error.title} is not valid: {place}: {text}"
     if isinstance(error, ExceptionGroup):
         return explain(error.exceptions[0])
     if error.__cause__ is not None:
