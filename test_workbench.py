@@ -794,7 +794,7 @@ async def test_a_failing_server_costs_only_itself(tmp_path: Path) -> None:
 
 async def test_where_all_fail_none_is_left(notes: Path, monkeypatch: Monkey) -> None:
     seconds = 3.5 if WINDOWS else 0.5  # a process takes longer to start there
-    monkeypatch.setattr(workbench, "CONNECT_TIMEOUT", seconds)
+    monkeypatch.setattr(workbench, "START_TIMEOUT", seconds)
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
     silent = local(notes=notes, on={"start": "self.hang()"})
     async with connected(x=MISSING, silent=silent) as client:

@@ -85,12 +85,12 @@ __version__ = "0.10.0"
 
 # The main timeouts, in seconds. A client that ends the workbench closes its stdin,
 # waits 2 s, sends SIGTERM, waits 2 s and kills it. The servers must have ended before.
-# `ServerProcess.aclose` takes up to 2 * EXIT_GRACE + 2 * OUTPUT_TIMEOUT, and the log
+# `ServerProcess.__aexit__` takes up to 2 * EXIT_GRACE + 2 * OUTPUT_TIMEOUT, and the log
 # one more OUTPUT_TIMEOUT. Their sum must stay below EXIT_TIMEOUT, and that below 4.
 OPEN_TIMEOUT = 5.0  # for servers to start if one is up by then, and for a new listing
 ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
-CONNECT_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
-REPLY_TIMEOUT = 10.0  # for a connection to a remote server
+START_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
+CONNECT_TIMEOUT = 10.0  # for an HTTP connection, not for the answer
 HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new one
 LISTING_PAUSE = 1.0  # between two listings of a server that is up
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
@@ -169,7 +169,8 @@ class WorkbenchConfig:
     def mask(self, text: str) -> str:
         """The text with `***` for each known secret, and without control characters.
 
-        Line feeds stay. Escapes of JSON are undone as far as `_unescape` does that.
+        Line feeds stay. `_unescape` comes first, because a secret with escapes of JSON
+        would not be found.
         """
         text = _unescape(text)
         for secret in self.secrets:
@@ -362,7 +363,7 @@ class _ConfigReader:
     def expand(self, path: str, reference: re.Match[str]) -> str:
         """The value of `${VAR}` or `${VAR:-default}`; a foreign reference unchanged.
 
-        A reference that is not closed has no name, so it has no value.
+        `${` without `}` has no name, and is reported as a variable that is not set.
         """
         name, default, foreign = reference.group("name", "default", "foreign")
         if foreign:
@@ -383,7 +384,8 @@ def _find_secrets(server: ServerConfig) -> list[str]:
     """
     address = server.url.split("://", 1)[-1]
     # A password may have any character, so all that stands before the last `@` is taken
-    # for the login. Only `/@` begins a name in a path. Rather too much is masked.
+    # for the login. Only `/@` is taken for a part of the path, such as `/@owner`. In
+    # doubt, the text is masked.
     login = address[: max(address.replace("/@", "//").rfind("@"), 0)]
     texts = [login, login.partition(":")[2], address.partition("?")[2]]
     texts += server.headers.values()
@@ -500,7 +502,7 @@ class NotDelivered(ToolError):
 def explain(error: BaseException) -> str:
     """A readable text, never empty, for the innermost cause of an error."""
     if isinstance(error, ValidationError):
-        # The place and the text of the first problem are told, without the value.
+        # The first problem is told, without the value that pydantic would add.
         first = error.errors(include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         text = first["msg"].removeprefix("Value error, ")
@@ -555,7 +557,8 @@ class DownstreamServer:
     async def connect(self) -> Connection:
         """Wait until the server is up, with its tools listed anew if that is due.
 
-        The server may also have failed to start: see the connection's state.
+        The server may also have failed to start: see the connection's state. A listing
+        that is due is waited for no longer than `OPEN_TIMEOUT`.
         """
         connection = self.start()
         was_up = connection.state is State.UP
@@ -633,9 +636,9 @@ class Workbench:
     ) -> JSON:
         """Start the servers that a pattern can match; return their states and tools.
 
-        Answers when every server has failed or is up with its tools listed, or after
-        `OPEN_TIMEOUT` if one is so far by then, or else when the first is, but no later
-        than `ANSWER_TIMEOUT`. Raises `ToolError`.
+        Waits until every server is up with its tools listed, or has failed. After
+        `OPEN_TIMEOUT`, one server that is up is enough. After `ANSWER_TIMEOUT`, nothing
+        more is waited for. Raises `ToolError`, also if all servers have failed.
         """
         began = anyio.current_time()
         match = functools.partial(matching_patterns, patterns, toolbox)
@@ -789,8 +792,8 @@ def shrink(answer: JSON) -> None:
     """
     tools = answer["tools"]
     short_texts = answer["servers_failed"], answer["instructions"]
-    # These texts share a quarter of the answer. Escapes may double that to a half, and
-    # the tools need the rest.
+    # These texts, which are counted here, share a quarter of the answer. Escapes may
+    # double that to a half, and the tools need the rest.
     limit = min(TEXT_LIMIT, ANSWER_LIMIT // 4 // max(sum(map(len, short_texts)), 1))
     for texts in short_texts:
         for name in texts:
@@ -813,7 +816,10 @@ def shrink(answer: JSON) -> None:
 
 
 def shorten_tool(tool: JSON, kept: set[str]) -> None:
-    """Leave only these keys of a tool, and of its description the beginning."""
+    """Leave only these keys of a tool, and of its description the first line.
+
+    At most 200 characters are left, with `…` if anything is missing.
+    """
     whole = tool["description"].strip()
     beginning = whole.partition("\n")[0][:200]
     tool["description"] = shorten(whole, len(beginning))
@@ -886,8 +892,8 @@ def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
             # coroutine that it returns is awaited here.
             result = await adapters[params.name].validate_python(given)
         except (ValidationError, ToolError) as error:
-            # A `ValidationError` is about the arguments. Of one about the answer of a
-            # server, `use_tool` has made a `ToolError`.
+            # A `ValidationError` is about the arguments. `use_tool` has already turned
+            # one about a server's answer into a `ToolError`.
             result = text_result(mask(explain(error)), is_error=True)
         except MCPError as error:
             raise MCPError(error.code, mask(error.message), error.data) from None
@@ -916,7 +922,7 @@ def _as_object(value: Any) -> Any:
     decoded = _decode(value) or {}
     if isinstance(decoded, dict):
         return decoded
-    raise ValueError(f'expected a JSON object such as {{"a": 1}}, not {value!r}')
+    raise ValueError(f'expected a JSON object such as {{"a": 1}}, not {value!r:.99}')
 
 
 def _as_list(value: Any) -> Any:
@@ -1108,7 +1114,10 @@ class Shared:
 
 @dataclass(eq=False)
 class Transport(AbstractAsyncContextManager[Streams]):
-    """The way to a server: what both kinds of transports are given."""
+    """The way to a server: what both kinds of transports are given.
+
+    The constructor of the kinds is the one of this class, which calls `__post_init__`.
+    """
 
     config: ServerConfig
     shared: Shared
@@ -1128,7 +1137,7 @@ class State(enum.IntEnum):
     STARTING = 1  # session and tools are not there yet
     UP = 2  # calls are sent in this state only
     DRAINING = 3  # no call is sent any more; those in flight may still be answered
-    ENDED = 4  # the connection is left, and its process group was ended
+    ENDED = 4  # the connection is left, and its process group was ended, if any
 
 
 class Connection:
@@ -1152,11 +1161,11 @@ class Connection:
         self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
         self._in_flight = 0
         self._changed = anyio.Event()  # replaced by `_notify`
-        # Requests for a listing of the tools are numbered. A listing answers all that
-        # came before it began, even if it fails. These are the numbers of the last
-        # request, and of the last request that was answered.
-        self._requested = 0
-        self._listed = 0
+        # Requests for a listing of the tools are numbered. A listing meets all requests
+        # that were made before it began. A failed listing does, too: otherwise, those
+        # who wait would wait for a server that cannot list its tools.
+        self._requested = 0  # number of the last request
+        self._listed = 0  # number of the last request that was met
 
     def _notify(self) -> None:
         """Wake everyone who waits for a state, the end of all calls, or a listing."""
@@ -1186,7 +1195,8 @@ class Connection:
         The transport calls this method, and `run` after any failure. The first reason
         is kept, because later ones are consequences of the first.
         """
-        self._reason = self._reason or " ".join(self.shared.mask(reason).split())
+        if not self._reason:
+            self._reason = " ".join(self.shared.mask(reason).split())
         if self.state is State.UP:
             self.enter(State.DRAINING)
 
@@ -1203,30 +1213,30 @@ class Connection:
         return separator.join([reason, *self._output])
 
     async def run(self) -> None:
-        """Start the server, keep the connection, and leave nothing of it behind.
+        """Start the server, keep the connection, and leave no process of its group.
 
         A failure is not raised, but recorded for `why_not_up`.
         """
         kind = RemoteServer if self.config.url else ServerProcess
         try:
             transport = kind(self.config, self.shared, self.log_line, self.mark_closed)
-            with anyio.move_on_after(CONNECT_TIMEOUT) as starting:
+            with anyio.move_on_after(START_TIMEOUT) as starting:
                 # A start that fails in its transport has no `session`.
-                async with transport as streams, self._open(streams) as self.session:
+                async with transport as streams, self._session(streams) as self.session:
                     await self._negotiate()
                     await self._list_tools()
                     # Only the start has a time limit.
                     starting.deadline = math.inf
                     await self._stay_up()
             if starting.cancelled_caught:
-                self.mark_closed(f"gave no answer within {CONNECT_TIMEOUT:g} seconds")
+                self.mark_closed(f"gave no answer within {START_TIMEOUT:g} seconds")
         except Exception as error:  # noqa: BLE001
             # An exception that left this task would end all other connections.
             self.mark_closed(explain(error))
         self.enter(State.ENDED)
         log.info("%s: %s", self.name, self.why_not_up())
 
-    def _open(self, streams: Streams) -> ClientSession:
+    def _session(self, streams: Streams) -> ClientSession:
         """A session that offers the server what the client supports.
 
         If that is one form of elicitation, both are offered: the SDK cannot part them.
@@ -1266,12 +1276,15 @@ class Connection:
         """
         try:
             await self.session.initialize()
-        except (MCPError, ToolError) as error:
-            # If `discover` fails as well, this error remains the reason, because it
-            # tells more. The SDK gives a process 10 seconds to answer `discover`.
-            self.mark_closed(explain(error))
-            await self.session.discover()
-            self._reason = ""
+        except (MCPError, ToolError):
+            reason = self._reason
+            # The SDK gives a process 10 seconds to answer `discover`.
+            with suppress(Exception):
+                await self.session.discover()
+            if self.session.discover_result is None:
+                # A reason that came after the error of `initialize` tells less.
+                self._reason = reason
+                raise
             # A server of 2026-07-28 announces nothing unless it is listened to.
             self._may_miss_changes = True
         if self._announces_changes():
@@ -1360,10 +1373,10 @@ class Connection:
                 if error.code != types.METHOD_NOT_FOUND:
                     raise
                 break  # the server has no tools
-            # `to_json` refuses a schema that is nested too deeply. In an answer of
-            # `open_toolbox`, a schema is deeper by up to four levels than in a page. So
-            # a page in four lists shows such a schema here, where only its own server
-            # fails.
+            # `to_json` refuses what is nested in more than about 250 levels. In an
+            # answer of `open_toolbox`, a schema is deeper by up to four levels than in
+            # a page. So a page in four lists shows such a schema here, where only its
+            # own server fails.
             compact([[[[page]]]])
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
             cursor = page.next_cursor
@@ -1388,8 +1401,8 @@ class Connection:
     async def tell_roots_changed(self) -> None:
         """Tell the server to ask for the client's roots again.
 
-        A client whose roots change has declared that it has roots, before any server
-        was started. So the server was offered them.
+        Only a client that has declared roots sends such a notification. It declared
+        them before any server was started, so every server was offered them.
         """
         # Without a session, there is no server to tell. An exception in this task would
         # end all connections.
@@ -1452,8 +1465,9 @@ Failure = ToolError | MCPError | None
 def read_message(line: bytes) -> types.JSONRPCMessage | None:
     """The JSON-RPC message in a line or a body; None for anything else.
 
-    An answer of JSON-RPC 2.0 that is not valid, but has an id, becomes an error with
-    that id. Without the error, its call would wait for ever.
+    An answer that is not valid becomes an error with its id. Without the error, its
+    call would wait for ever. An answer without an id, or one that no JSON parser can
+    read, such as one that is nested in thousands of levels, is taken for anything else.
     """
     message = None
     try:
@@ -1592,8 +1606,9 @@ class ServerProcess(Transport, asyncio.subprocess.SubprocessStreamProtocol):
         """Close stdin, and end the whole process group.
 
         The group has `EXIT_GRACE` seconds after the end of stdin, and as long again
-        after a SIGTERM. The rest of the group gets a SIGKILL, and a moment to die,
-        because a successor must not meet it. On Windows, the first signal kills.
+        after a SIGTERM. What is left of the group gets a SIGKILL, and a moment to die,
+        because the next process would find the locks of this one. On Windows, the
+        first signal kills.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
@@ -1652,13 +1667,13 @@ class RemoteServer(Transport):
             headers=httpx2.Headers(self.config.headers) | _HEADERS,
             # Only connecting has a timeout: a call may run for hours, an upload may be
             # slow, and a request beyond 200 waits for a free connection.
-            timeout=httpx2.Timeout(None, connect=REPLY_TIMEOUT),
+            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
             limits=httpx2.Limits(max_connections=200, keepalive_expiry=2.0),
             follow_redirects=True,
             event_hooks={"request": [self._check_host]},
         )
         stream = anyio.create_memory_object_stream[SessionMessage](math.inf)
-        self._received, self._messages = stream
+        self._inbox, self._messages = stream
 
     async def _check_host(self, request: httpx2.Request) -> None:
         # The headers may be secret, so no redirect may take them to another host or
@@ -1675,8 +1690,9 @@ class RemoteServer(Transport):
         """Post a message. Over Streamable HTTP, wait for the answer to a request.
 
         An unknown session, or a second failed request in a row, closes the connection,
-        so that the next call makes a new one. A server that was replaced may refuse
-        everything else with any error.
+        so that the next call makes a new one. A server that was restarted may refuse
+        the old session with any error. Without the second rule, calls would then fail
+        until the workbench is restarted.
         """
         if self._is_sse:
             await self._is_ready.wait()
@@ -1711,7 +1727,7 @@ class RemoteServer(Transport):
         if self._is_sse:
             end = await self._try("GET", {}) or f"{self.config.url}: closed its stream"
             self.on_closed(str(end))
-            self._received.close()
+            self._inbox.close()
             # Without an endpoint, the first request would wait for ever.
             self._is_ready.set()
             return
@@ -1727,7 +1743,7 @@ class RemoteServer(Transport):
         Some servers keep a process or a browser for each session that was not ended.
         """
         self._listening.cancel()
-        with anyio.CancelScope(shield=True), self._received, self._messages:
+        with anyio.CancelScope(shield=True), self._inbox, self._messages:
             with anyio.move_on_after(EXIT_GRACE):
                 if SESSION_ID in self._http.headers:
                     await self._try("DELETE", {})
@@ -1766,13 +1782,13 @@ class RemoteServer(Transport):
 
     def _receive(self, event: httpx2.ServerSentEvent, request_id: str) -> bool:
         """Hand on the message of an event; return whether it answers this request."""
-        if event.event == "endpoint":
+        if self._is_sse and event.event == "endpoint":
             self._endpoint = self._url.join(event.data)
             self._is_ready.set()
         message = read_message(event.data.encode())
         if message is None:
             return False
-        self._received.send_nowait(SessionMessage(message))
+        self._inbox.send_nowait(SessionMessage(message))
         return not hasattr(message, "method") and str(message.id) == request_id
 
     def _failure(self, response: httpx2.Response, body: str, awaited: str) -> Failure:
@@ -1910,8 +1926,7 @@ def toolbox_app(bound_to: str) -> ASGIApp:
         host = request.headers.get("host", "")
         allowed: list[str | None] = [None]
         if LOOPBACK.fullmatch(bound_to):
-            own = [None, f"http://{host}", f"https://{host}"]
-            allowed = own if LOOPBACK.fullmatch(host) else []
+            allowed = [None, f"http://{host}"] if LOOPBACK.fullmatch(host) else []
         if request.headers.get("origin") not in allowed:
             await Response("Invalid Host or Origin", 403)(scope, receive, send)
         elif request.url.path == "/mcp/messages":
@@ -1944,9 +1959,10 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
     more than once, and maybe by another thread.
 
     Two threads read and write. The reader notices the end of stdin even while the event
-    loop is busy. The writer alone waits for a client that does not read stdout: if
-    `send` waited, so would everything that sends, even the shutdown. The SDK's own
-    stdio streams are not used, because they cannot be left before the end of stdin.
+    loop is busy, though not during the parsing of one message. The writer alone waits
+    for a client that does not read stdout: if `send` waited, so would everything that
+    sends, even the shutdown. The SDK's own stdio streams are not used, because they
+    cannot be left before the end of stdin.
     """
     loop = asyncio.get_running_loop()
     received: asyncio.Queue[bytes] = asyncio.Queue()
@@ -2096,17 +2112,18 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
 def _end_by_force(status: int) -> None:
     """Kill all servers and end the process, after `EXIT_TIMEOUT` seconds.
 
-    This function runs in a thread, because the event loop may be busy, for example with
-    the parsing of a large answer. A signal handler starts that thread with `_thread`:
-    `threading.Thread` takes locks, which the interrupted code may hold.
+    This function runs in a thread, because the event loop may be busy with many large
+    answers. A signal handler starts that thread with `_thread`: `threading.Thread`
+    takes locks, which the interrupted code may hold.
     """
     sleep(EXIT_TIMEOUT)
     if sys.platform != "win32":
         # A process may run before its `ServerProcess` knows it, because asyncio needs
-        # several turns of the event loop to connect the pipes. `Popen` exists at once.
+        # several turns of the event loop to connect the pipes. `Popen` exists at once,
+        # but has no `pid` before its process is there, which is a TypeError.
         for process in gc.get_objects():
             if type(process) is subprocess.Popen:
-                with suppress(OSError):
+                with suppress(OSError, TypeError):
                     os.killpg(process.pid, signal.SIGKILL)
     os._exit(status)
 
@@ -2233,7 +2250,8 @@ def main() -> None:
             work = serve_stdio(create_server(config), on_end)
     if is_serving and os.isatty(0):
         log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
-    # The log is written from now on, so that no line is amid those of a `ConfigError`.
+    # The log is written from now on. The lines of a `ConfigError` are not mixed with
+    # warnings about the same file, which are lost.
     listener.start()
     asyncio.run(run_until_end(work, status, on_end))
 
