@@ -739,8 +739,7 @@ def find_nearest(name: str, servers: Servers) -> str:
     """
     names = []
     for server in servers:
-        tools = server.connection.tools or ["{tool}"]
-        names += [server.prefix + tool for tool in tools]
+        names += [server.prefix + t for t in server.connection.tools or ["{tool}"]]
     return ", ".join(difflib.get_close_matches(name, names, cutoff=0))
 
 
@@ -951,8 +950,7 @@ async def open_toolbox(context: Any, toolbox_name: str, tools: _Patterns) -> JSO
     slack__* (server slack), full names. Large toolboxes come partly without schemas.
     """
     workbench = _begin_request(context)
-    on_progress = context.session.report_progress
-    answer = await workbench.open(toolbox_name, tools, on_progress)
+    answer = await workbench.open(toolbox_name, tools, context.session.report_progress)
     return text_result(compact(answer))
 
 
@@ -1512,6 +1510,22 @@ async def read_lines(read: Read, limit: int) -> AsyncIterator[bytes]:
     yield bytes(line)
 
 
+async def read_messages(read: Read, on_output: Callable[[bytes], None]) -> Messages:
+    """The messages that can be read, one a line; `on_output` gets all other lines.
+
+    A line that is longer than `_LINE_LIMIT` ends the messages. If such a line were
+    skipped, a call that it answers would wait for ever.
+    """
+    async for line in read_lines(read, _LINE_LIMIT):
+        message = read_message(line)
+        if message is not None:
+            yield SessionMessage(message)
+        elif len(line) < _LINE_LIMIT:
+            on_output(line)
+        else:
+            return
+
+
 class ServerProcess(Transport, asyncio.subprocess.SubprocessStreamProtocol):
     """A server process: messages on its stdout, log lines on its stderr, and its end.
 
@@ -1566,19 +1580,9 @@ class ServerProcess(Transport, asyncio.subprocess.SubprocessStreamProtocol):
         asyncio.get_running_loop().call_later(OUTPUT_TIMEOUT, self._process.close)
 
     async def _messages(self) -> Messages:
-        """The messages on stdout, to its end. Then the end is reported.
-
-        A line that is too long is an end as well. If such a line were skipped, a call
-        that it answers would wait for ever.
-        """
-        async for line in read_lines(self.stdout.read, _LINE_LIMIT):
-            message = read_message(line)
-            if message is not None:
-                yield SessionMessage(message)
-            elif len(line) < _LINE_LIMIT:
-                self.on_output(line)
-            else:
-                break
+        """The messages on stdout, to its end. Then the end is reported."""
+        async for item in read_messages(self.stdout.read, self.on_output):
+            yield item
         # A server that closes a pipe usually exits. Then `_report_exit` reports the
         # exit status first, and the connection keeps the first reason.
         await asyncio.wait(self._ends, timeout=EXIT_GRACE)
