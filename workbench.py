@@ -410,7 +410,7 @@ def _unescape(text: str) -> str:
 
     JSON encoders differ in them: some write `\\u0026` for an ampersand, `\\/` for `/`.
     """
-    escapes = r"\\(?:/|u00[2-7a-fA-F][\da-fA-F])"
+    escapes = r"\\(?:/|u00[2-7a-fA-F][0-9a-fA-F])"
     return re.sub(escapes, lambda match: json.loads(f'"{match[0]}"'), text)
 
 
@@ -431,28 +431,29 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     return WorkbenchConfig(toolboxes, withheld, forms, source)
 
 
-def find_config(argument: str | None) -> WorkbenchConfig:
+def find_config(argument: Path | str | None) -> WorkbenchConfig:
     """The configuration to serve: a file's, or the demo. Raises `ConfigError`."""
     given = argument or os.environ.get("WORKBENCH_CONFIG")
-    path = given or "workbench-config.json"
+    path = str(given or "workbench-config.json")
     if not given and not os.path.exists(path):
         server = ServerConfig(sys.executable, [os.path.abspath(__file__), "--toolbox"])
         note = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
         demo = ToolboxConfig(f"Echo and time. {note}", {"toolbox": server})
         return WorkbenchConfig({"demo": demo}, source=note)
     language = "JSON"
+    if path.endswith(".toml"):
+        language = "TOML, because of its name,"
     try:
         text = Path(os.path.expanduser(path)).read_text(encoding="utf-8-sig")
-        if not text.strip():
-            raise ValueError("the file is empty")
-        if path.endswith(".toml"):
-            language = "TOML, because of its name,"
+        if language != "JSON":
             data = tomllib.loads(text)
-        else:
+        elif text.strip():
             data = from_json(_TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, text)))
+        else:
+            raise ValueError("the file is empty")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: expected {language} in UTF-8: {error}") from None
     return parse_config(data, path, text)
 
@@ -1026,7 +1027,9 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
     async def roots_changed(context: Any, _: object) -> None:
         workbench: Workbench = context.lifespan_context
         for server in workbench.all_servers():
-            workbench.task_group.start_soon(server.connection.tell_roots_changed)
+            # A server that is starting asks for the roots later.
+            if server.connection.state is State.UP:
+                workbench.task_group.start_soon(server.connection.tell_roots_changed)
 
     server = tool_server("mcp-workbench", meta_tools(config), config.mask)
     server.instructions = instructions(config)
@@ -1402,8 +1405,7 @@ class Connection:
         Only a client that has declared roots sends such a notification. It declared
         them before any server was started, so every server was offered them.
         """
-        # Without a session, there is no server to tell. An exception in this task would
-        # end all connections.
+        # An exception in this task would end all connections.
         with suppress(Exception):
             await self.session.send_notification(types.RootsListChangedNotification())
 
@@ -1732,7 +1734,9 @@ class RemoteServer(Transport):
             end = await self._try("GET", {}) or f"{self.config.url}: closed its stream"
             self.on_closed(str(end))
             self._inbox.close()
-            # Without an endpoint, the first request would wait for ever.
+            # Without this stream, no message that is being posted is answered, and no
+            # endpoint is named. So all posts fail, and those who wait to post.
+            await self._http.aclose()
             self._is_ready.set()
             return
         await self._is_ready.wait()
@@ -2053,7 +2057,6 @@ async def _report(server: DownstreamServer) -> bool:
     late = loop.call_later(10, print, f"Still starting: {server.name}")
     await connection.reach(State.UP)
     late.cancel()
-    took = f"{loop.time() - began:5.1f} s"
     verdict = "FAILED"
     if connection.state is not State.UP:
         text = connection.why_not_up(separator="\n    ")
@@ -2065,7 +2068,7 @@ async def _report(server: DownstreamServer) -> bool:
         text = f"{len(connection.tools):3} tools  {_cost(compact(answer))}"
     # In another client's file, each server is a toolbox of its own name.
     name = server.name.removeprefix(f"{server.server_name}/")
-    print(f"{name:20} {verdict:7} {took}  {text}")
+    print(f"{name:20} {verdict:7} {loop.time() - began:5.1f} s  {text}")
     return verdict == "ok"
 
 
@@ -2196,7 +2199,8 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_it_is)
     add = parser.add_argument
     either = parser.add_mutually_exclusive_group().add_argument
-    add("config", nargs="?", metavar="CONFIG", help="path of the configuration file")
+    # As a `Path`, an empty CONFIG is the current folder, and so an error.
+    add("config", nargs="?", type=Path, metavar="CONFIG", help="a configuration file")
     either("--check", action="store_true", help="start every server, report on each")
     either("--call", nargs="+", metavar=("NAME", "JSON"), help="call one tool")
     add("--toolbox", action="store_true", help="serve the built-in echo and time")
