@@ -618,7 +618,7 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
         b'{"a":\n x}': "line 2 column 2",
         b"[mcp_servers.s]\n# x\n{": "expected TOML.*line 3, column 1",
         b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
-        b"[mcp_servers.s]\n{": "expected TOML, because of its name",
+        b"[s]\nx = " + b"[" * 3000: "expected TOML, because of its name",
         b'{"\xe4": 1}': "expected JSON in UTF-8",
         "{}".encode("utf-16"): "expected JSON in UTF-8",  # as PowerShell's `>` writes
     }
@@ -736,6 +736,7 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     its = {"command": "x", "args": args, "env": env}
     data = configuration(postgres=its, path={"url": "https://example.org/@owner/name"})
     told = f"literal-0 1234567 {tmp_path} default-0 {' ' * 8} postgres example.org/@own"
+    told += "\\u002\u0663"  # not four digits, to a parser of JSON
     assert workbench.parse_config(data).mask(told) == told
 
 
@@ -773,7 +774,6 @@ async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
 
 
 async def test_a_failing_server_costs_only_itself(tmp_path: Path) -> None:
-    """And a client that asked for progress is told of each that settles."""
     folder = tmp_path / "later"
     told: list[Any] = []
 
@@ -806,7 +806,6 @@ async def test_where_all_fail_none_is_left(notes: Path, monkeypatch: Monkey) -> 
 
 
 async def test_an_open_waits_for_one_alone(tmp_path: Path, monkeypatch: Monkey) -> None:
-    """Where none is up, it ends at the timeout, as does a call."""
     assert (workbench.OPEN_TIMEOUT, workbench.ANSWER_TIMEOUT) == (5, 50)
     gate = tmp_path / "gate"
     note = "Still starting: slow. Call open_toolbox again to get their tools."
@@ -1085,7 +1084,6 @@ async def test_without_servers_or_toolboxes_it_says_so() -> None:
 
 
 async def test_a_bad_call_is_an_error_that_helps() -> None:
-    """It names the field. Any other tool is a protocol error with a hint."""
     whole = BOX | {"tool_name": "box__a__echo"}
     an_object = r'arguments: expected a JSON object such as \{"a": 1\}, not '
     async with connected(a=MISSING) as client:
@@ -1176,7 +1174,6 @@ async def listings(client: Client) -> int:
 async def test_a_change_is_there_for_the_next_call(
     eras: str, log: Logs, monkeypatch: Monkey
 ) -> None:
-    """It is logged, and not told to the client."""
     monkeypatch.setattr(workbench, "LISTING_PAUSE", 0)
     ear = Ear()
     a = local(eras=eras, about=ANNOUNCING)
@@ -1216,7 +1213,6 @@ async def test_a_thousand_announcements_cost_two_or_three_listings(log: Logs) ->
 
 
 async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) -> None:
-    """And one that is not answered holds up neither an open nor a call for long."""
     faults = {"x": "refuse(request, 7)", "y": "answer(request, {'tools': 1})"}
     monkeypatch.setattr(workbench, "LISTING_PAUSE", 0)
     async with connected(a=local(about=ANNOUNCING)) as client:
@@ -1236,7 +1232,6 @@ async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) 
 
 
 async def test_an_announcement_without_the_capability_warns(log: Logs) -> None:
-    """And it is processed as any other: `toolFilters` hold for new tools, too."""
     async with connected(a=local() | {"toolFilters": ["[!f]*"]}) as client:
         await become(client, tool("x"), tool("filtered out"))
         assert await changed(client) == [tool("x")]
@@ -1579,10 +1574,8 @@ class Remote:
 
     `answers` maps tools, other methods, and paths, to a result, an HTTP response or a
     coroutine function of the message and the stream that returns one of these. The path
-    `/sse` is that of the older transport, any other one of Streamable HTTP.
-
-    It refuses requests of the other era, and those outside of its session, if it has
-    one. Over `/sse`, the session is in the endpoint.
+    `/sse` is of the older transport, with the session in its endpoint. Requests of the
+    other era or of another session are refused.
     """
 
     def __init__(self) -> None:
@@ -1806,6 +1799,15 @@ async def test_many_cancelled_calls_leave_no_connection_open(remote: Remote) -> 
     assert remote.calls.count("notifications/cancelled") == 160
 
 
+async def test_a_post_fails_where_the_sse_stream_ends(remote: Remote) -> None:
+    async with connected(a=remote.at("/sse")) as client:
+        async with anyio.create_task_group() as calls:
+            calls.start_soon(error_of, client, "a", "wait")
+            await until(lambda: "wait" in remote.calls)
+            remote.stream.close()
+        assert text(await use(client, "a", "ok")) == "ok"
+
+
 async def test_a_forgotten_session_is_replaced(remote: Remote) -> None:
     """A call on the former one goes on. The new one is listed anew; both are ended."""
     async with connected(a=remote.at()) as client:
@@ -1896,7 +1898,6 @@ async def test_servers_of_npm_and_pypi_do_their_work(tmp_path: Path) -> None:
 
 
 async def test_the_toolbox_has_exactly_the_tools_echo_and_time() -> None:
-    """Echo returns its text, and refuses anything else."""
     async with Client(workbench.create_toolbox_server()) as client:
         echo, time = (await client.list_tools()).tools
         for said in ("", " zwölf 🧰\n\0", "x" * 1_000_000):
@@ -2174,6 +2175,7 @@ COMMAND_LINES = {
     "--version": (False, "^mcp-workbench 0.10.0$"),
     CALL + "}": (False, "^Größe$"),  # in UTF-8, whatever is usual
     CALL + ',"isError":true}': (True, "^Größe$"),  # as is stderr
+    " --check": (True, "cannot be read"),  # an empty CONFIG
     "bad.json --check": (True, "^mcpServers.bad: expected"),  # and nothing is started
     "workbench-config.json --toolbox": (True, "expected no CONFIG.* with --toolbox"),
     "workbench-config.json --http 0": (True, "expected no CONFIG.* with .*--http"),
@@ -2191,7 +2193,7 @@ async def test_a_command_line_is_obeyed_or_refused(tmp_path: Path, notes: Path) 
     streams |= {"cwd": tmp_path, "env": os.environ | variables}
 
     def run(options: str) -> subprocess.CompletedProcess[bytes]:
-        line = [sys.executable, workbench.__file__, *options.split()]
+        line = [sys.executable, workbench.__file__, *options.split(" ")]
         return subprocess.run(line, check=False, **streams)
 
     ends = [asyncio.to_thread(run, options) for options in COMMAND_LINES]
@@ -2251,7 +2253,6 @@ async def test_check_starts_each_server_once_and_says_when_it_settles(
 
 
 async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> None:
-    """Before anything is opened, with all of it, and natively."""
     assert await workbench.check(workbench.parse_config({"mcpServers": {}})) == 1
     assert "No server" in capsys.readouterr().out
     tools = "[tool('x', **more), tool('filtered out')]"
@@ -2417,7 +2418,6 @@ def fenced(wanted: str) -> list[str]:
 def test_each_entry_of_the_readme_can_be_pasted_whole(
     kind: str, tmp_path: Path, monkeypatch: Monkey, log: Logs
 ) -> None:
-    """All start the same two files."""
     monkeypatch.setenv("TOKEN", "x")
     path = tmp_path / f"file.{kind}"
     for block in fenced(kind):
