@@ -86,8 +86,10 @@ __version__ = "0.10.0"
 # The main timeouts, in seconds. A client that ends the workbench closes its stdin,
 # waits 2 s, sends SIGTERM, waits 2 s and kills it. The servers must have ended before.
 # `ServerProcess.__aexit__` takes up to 2 * EXIT_GRACE + 2 * OUTPUT_TIMEOUT, and the log
-# one more OUTPUT_TIMEOUT. Their sum must stay below EXIT_TIMEOUT, and that below 4.
-OPEN_TIMEOUT = 5.0  # for servers to start if one is up by then, and for a new listing
+# one more OUTPUT_TIMEOUT. Their sum must stay below EXIT_TIMEOUT, and that below 4. Two
+# things may take longer, and are cut off then: a client that does not read stdout, and
+# a remote server that does not answer while the SDK tells it of a cancelled call.
+OPEN_TIMEOUT = 5.0  # for slower servers while one is up, and for a new listing
 ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
 START_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
 CONNECT_TIMEOUT = 10.0  # for an HTTP connection, not for the answer
@@ -95,7 +97,7 @@ HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new o
 LISTING_PAUSE = 1.0  # between two listings of a server that is up
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
 EXIT_TIMEOUT = 2.8  # for the whole shutdown
-OUTPUT_TIMEOUT = 0.25  # for what is left of a process after its end, such as output
+OUTPUT_TIMEOUT = 0.25  # for the remaining output of a process after its exit
 
 ANSWER_LIMIT = 20_000  # characters of an answer of `open_toolbox`
 TEXT_LIMIT = 1_000  # characters of one description, where an answer is too long
@@ -126,7 +128,8 @@ class ConfigError(SystemExit):
 class ServerConfig:
     """A downstream server: either a process (`command`) or an endpoint (`url`).
 
-    A value in a file must have the JSON type of the field's default; `"*"` is a list.
+    A value in a file must have the JSON type of the field's default. `_ConfigReader`
+    goes by these fields. `"*"` may be written for the list `["*"]`.
     """
 
     command: str = ""
@@ -485,8 +488,8 @@ def matching_patterns(patterns: list[str], *names: str) -> set[str]:
 
 # === Workbench ========================================================================
 # The toolboxes and their servers. The meta-tools, in the next section, call this one. A
-# server is used through a `Connection`, one for each start, whose `State` tells whether
-# the server is starting, up, or about to end.
+# server is used through a `Connection`, one for each start. The states of a connection
+# are STARTING, UP, DRAINING and ENDED, in this order; see the section Connections.
 
 
 class ToolError(Exception):
@@ -533,7 +536,7 @@ class DownstreamServer:
         self.prefix = f"{self.toolbox_name}__{self.server_name}__"
         # Until the first start, a connection that has ended stands in.
         self.connection = Connection(self.name, self.config, self.workbench.shared)
-        self.connection.enter(State.ENDED)
+        self.connection.set_state(State.ENDED)
 
     def start(self) -> Connection:
         """The current connection, or a new one if the current one has closed.
@@ -565,7 +568,8 @@ class DownstreamServer:
         was_up = connection.state is State.UP
         await connection.wait_until_current()
         if was_up and connection.state is not State.UP:
-            # The connection was lost meanwhile, or the listing has shown its loss.
+            # The connection was lost meanwhile, or the listing has shown its loss. The
+            # next connection is not up yet, so this call of `connect` is the last.
             return await self.connect()
         return connection
 
@@ -574,12 +578,14 @@ class DownstreamServer:
 
         `params`, without the name, and the result are those of `tools/call` on the
         wire. A call that has not reached the server is sent once more, and no other.
-        Raises `ToolError`, `ValidationError`, or the server's `MCPError`.
+        Raises `ToolError`, `ValueError` for arguments or results that are not valid, or
+        the server's `MCPError`.
         """
         tool = full_name.removeprefix(self.prefix)
         for _ in range(2):
             connection = self.start()
-            # Until a connection is up, it has no tools.
+            # A connection that is not up yet has no tools, and a missing name may be
+            # that of a new tool.
             if tool not in connection.tools:
                 with anyio.move_on_after(ANSWER_TIMEOUT):
                     connection = await self.connect()
@@ -1063,7 +1069,8 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # flight may still come. Before `NotDelivered` is raised, `on_closed` is called as well,
 # so that the next start makes a new connection. Then no answer can come any more: the
 # messages end, and the session fails the open requests. Over Streamable HTTP, a request
-# waits for its own answer, so the second step is not needed.
+# waits for its own answer, so the second step is not needed. The order is the other one
+# where a process closes its stdout: its exit is waited for, to report its status.
 #
 # The life of a connection: `DownstreamServer.start` makes the object and starts a task
 # with `run`. `run` enters the transport and the session, agrees on an era, lists the
@@ -1117,7 +1124,7 @@ class Shared:
 class Transport(AbstractAsyncContextManager[Streams]):
     """The way to a server: what both kinds of transports are given.
 
-    The constructor of the kinds is the one of this class, which calls `__post_init__`.
+    Both kinds inherit `__init__`, which ends with a call of `__post_init__`.
     """
 
     config: ServerConfig
@@ -1162,11 +1169,11 @@ class Connection:
         self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
         self._in_flight = 0
         self._changed = anyio.Event()  # replaced by `_notify`
-        # Requests for a listing of the tools are numbered. A listing meets all requests
-        # that were made before it began. A failed listing does, too: otherwise, those
-        # who wait would wait for a server that cannot list its tools.
+        # Requests for a listing of the tools are numbered. A listing serves all that
+        # were made before it began. A failed listing counts as well: otherwise, all who
+        # wait would wait for `OPEN_TIMEOUT`.
         self._requested = 0  # number of the last request
-        self._listed = 0  # number of the last request that was met
+        self._listed = 0  # number of the last request that was served
 
     def _notify(self) -> None:
         """Wake everyone who waits for a state, the end of all calls, or a listing."""
@@ -1178,7 +1185,7 @@ class Connection:
         while not condition():
             await self._changed.wait()
 
-    def enter(self, state: State) -> None:
+    def set_state(self, state: State) -> None:
         """Change the state. Nothing else may."""
         self.state = state
         self._notify()
@@ -1199,7 +1206,7 @@ class Connection:
         if not self._reason:
             self._reason = " ".join(self.shared.mask(reason).split())
         if self.state is State.UP:
-            self.enter(State.DRAINING)
+            self.set_state(State.DRAINING)
 
     def log_line(self, line: bytes) -> None:
         """Log a line of the server's output that is no message, and remember it."""
@@ -1234,13 +1241,14 @@ class Connection:
         except Exception as error:  # noqa: BLE001
             # An exception that left this task would end all other connections.
             self.mark_closed(explain(error))
-        self.enter(State.ENDED)
+        self.set_state(State.ENDED)
         log.info("%s: %s", self.name, self.why_not_up())
 
     def _session(self, streams: Streams) -> ClientSession:
         """A session that offers the server what the client supports.
 
-        If that is one form of elicitation, both are offered: the SDK cannot part them.
+        The SDK cannot offer forms without URLs in elicitation, or the other way round.
+        So a client that supports one of them offers both.
         """
         client = self.shared.client
         declared = client.client_capabilities if client else None
@@ -1279,7 +1287,8 @@ class Connection:
             await self.session.initialize()
         except (MCPError, ToolError):
             reason = self._reason
-            # The SDK gives a process 10 seconds to answer `discover`.
+            # The SDK gives a process 10 seconds to answer `discover`. Meanwhile, the
+            # transport may call `mark_closed`.
             with suppress(Exception):
                 await self.session.discover()
             if self.session.discover_result is None:
@@ -1298,7 +1307,7 @@ class Connection:
     async def _stay_up(self) -> None:
         """Be up until the transport is closed, then wait for the calls in flight."""
         # The transport may have been closed right after the last answer of the start.
-        self.enter(State.DRAINING if self._reason else State.UP)
+        self.set_state(State.DRAINING if self._reason else State.UP)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._keep_current)
             await self._until(lambda: self.state > State.UP and not self._in_flight)
@@ -1374,10 +1383,10 @@ class Connection:
                 if error.code != types.METHOD_NOT_FOUND:
                     raise
                 break  # the server has no tools
-            # `to_json` refuses what is nested in more than about 250 levels. In an
-            # answer of `open_toolbox`, a schema is deeper by up to four levels than in
-            # a page. So a page in four lists shows such a schema here, where only its
-            # own server fails.
+            # `to_json` fails beyond about 250 levels. A schema sits up to four levels
+            # deeper in an answer of `open_toolbox` than in a page. The four lists add
+            # these levels, so that a schema that is too deep fails its own server here,
+            # and not a whole answer.
             compact([[[[page]]]])
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
             cursor = page.next_cursor
@@ -1447,10 +1456,11 @@ class Connection:
 # A connection's messages travel over the pipes of a process, or over HTTP to a remote
 # server. The last part of this section is for Windows alone.
 
-# Bytes of the largest message of a server, because parsing a message blocks all
-# threads. asyncio buffers up to twice as much output that nobody has taken yet. This
-# buffer usually has room for all that a pipe holds, so the last output of a process is
-# read before the pipe is closed, `OUTPUT_TIMEOUT` after the exit.
+# Bytes of the largest message of a server. Parsing holds the interpreter's lock, so a
+# larger message would block all threads for too long. asyncio buffers up to twice as
+# much output that nobody has taken yet. This buffer usually has room for all that a
+# pipe holds, so the last output of a process is read before the pipe is closed,
+# `OUTPUT_TIMEOUT` after the exit.
 _LINE_LIMIT = 12 << 20
 SESSION_ID = "mcp-session-id"
 _HEADERS = {"accept": "application/json, text/event-stream"}
@@ -1465,9 +1475,9 @@ Failure = ToolError | MCPError | None
 def read_message(line: bytes) -> types.JSONRPCMessage | None:
     """The JSON-RPC message in a line or a body; None for anything else.
 
-    An answer that is not valid becomes an error with its id. Without the error, its
-    call would wait for ever. An answer without an id, or one that no JSON parser can
-    read, such as one that is nested in thousands of levels, is taken for anything else.
+    An answer of JSON-RPC 2.0 that is not valid becomes an error with its id. Without
+    the error, its call would wait for ever. An answer without a valid id, or nested in
+    more levels than a JSON parser reads, is no message.
     """
     message = None
     try:
@@ -1533,6 +1543,12 @@ class ServerProcess(Transport, asyncio.subprocess.SubprocessStreamProtocol):
 
     The SDK's `stdio_client` is not used. It takes the end of stdout for the end of the
     server, although a child may hold stdout open, and leaves such a child running.
+
+    The base class of asyncio sets stdin, stdout and stderr. A process ends in one of
+    three ways. After an exit, the status is reported at once, and `OUTPUT_TIMEOUT` later
+    the pipes are closed, so the messages end. After the end of stdout, or after a line
+    that is too long, the messages end, and the report waits for an exit, no longer than
+    `EXIT_GRACE`. After the end of stdin, the next request reports it in the same way.
     """
 
     stdin: asyncio.StreamWriter
@@ -1705,7 +1721,7 @@ class RemoteServer(Transport):
         headers = getattr(item.metadata, "headers", None)
         parts: JSON = {"headers": headers, "content": dump_message(item.message)}
         if not isinstance(item.message, types.JSONRPCRequest):
-            failure = await self._try("POST", parts)
+            failure = await self._fetch("POST", parts)
             log.debug("%s: posted, failure: %s", self.config.url, failure)
             # The first of these is `notifications/initialized`. The session sets the
             # protocol version in the headers of its requests and notifications. Its
@@ -1715,7 +1731,7 @@ class RemoteServer(Transport):
             return
         # Over the older transport, the answer comes in the one stream of `_listen`.
         request_id = "" if self._is_sse else str(item.message.id)
-        failure = await self._try("POST", parts, request_id)
+        failure = await self._fetch("POST", parts, request_id)
         if failure is not None:
             if self._last_request_failed or isinstance(failure, NotDelivered):
                 self.on_closed(str(failure))
@@ -1731,7 +1747,7 @@ class RemoteServer(Transport):
         Streamable HTTP that has no session has no such stream.
         """
         if self._is_sse:
-            end = await self._try("GET", {}) or f"{self.config.url}: closed its stream"
+            end = await self._fetch("GET", {}) or f"{self.config.url} ended its stream"
             self.on_closed(str(end))
             self._inbox.close()
             # Without this stream, no message that is being posted is answered, and no
@@ -1741,7 +1757,7 @@ class RemoteServer(Transport):
             return
         await self._is_ready.wait()
         while SESSION_ID in self._http.headers:
-            failure = await self._try("GET", {})
+            failure = await self._fetch("GET", {})
             # A server may have no such stream at all.
             await anyio.sleep(60 if failure else 1)
 
@@ -1754,10 +1770,10 @@ class RemoteServer(Transport):
         with anyio.CancelScope(shield=True), self._inbox, self._messages:
             with anyio.move_on_after(EXIT_GRACE):
                 if SESSION_ID in self._http.headers:
-                    await self._try("DELETE", {})
+                    await self._fetch("DELETE", {})
             await self._http.aclose()
 
-    async def _try(self, method: str, parts: JSON, request_id: str = "") -> Failure:
+    async def _fetch(self, method: str, parts: JSON, request_id: str = "") -> Failure:
         """Make an HTTP request, and hand on the messages of the response.
 
         Returns the failure, if there is one, and raises none. `parts` are headers and
@@ -2040,7 +2056,7 @@ async def check(config: WorkbenchConfig) -> int:
     offers no tool, or if there is no server.
     """
     async with running_workbench(config) as workbench:
-        results = await asyncio.gather(*map(_report, workbench.all_servers()))
+        results = await asyncio.gather(*map(_check_server, workbench.all_servers()))
         if any(results):
             _print_context(workbench)
     if not results:
@@ -2049,7 +2065,7 @@ async def check(config: WorkbenchConfig) -> int:
     return int(not all(results))
 
 
-async def _report(server: DownstreamServer) -> bool:
+async def _check_server(server: DownstreamServer) -> bool:
     """Start a server and print a line about it; return whether the verdict is ok."""
     connection = server.start()
     loop = asyncio.get_running_loop()
@@ -2119,7 +2135,7 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
 def _end_by_force(status: int) -> None:
     """Kill all servers and end the process, after `EXIT_TIMEOUT` seconds.
 
-    This function runs in a thread, because the event loop may be busy with many large
+    This function runs in a thread, because the event loop may be busy with large
     answers. A signal handler starts that thread with `_thread`: `threading.Thread`
     takes locks, which the interrupted code may hold.
     """
@@ -2127,10 +2143,10 @@ def _end_by_force(status: int) -> None:
     if sys.platform != "win32":
         # A process may run before its `ServerProcess` knows it, because asyncio needs
         # several turns of the event loop to connect the pipes. `Popen` exists at once,
-        # but has no `pid` before its process is there, which is a TypeError.
+        # but has no `pid` before its process is there.
         for process in gc.get_objects():
             if type(process) is subprocess.Popen:
-                with suppress(OSError, TypeError):
+                with suppress(OSError, TypeError, AttributeError):
                     os.killpg(process.pid, signal.SIGKILL)
     os._exit(status)
 
@@ -2143,7 +2159,7 @@ async def run_until_end(work: Work, status: int, on_end: OnEnd) -> None:
     takes SIGINT and SIGTERM, and limits its own shutdown.
 
     The process ends with `os._exit`, because Python would wait for threads, such as one
-    that looks up a name, or one that reads stdin on Windows.
+    that looks up a name, and could not close stdin, which a thread reads.
     """
     loop = asyncio.get_running_loop()
     scope = anyio.CancelScope()
@@ -2258,8 +2274,8 @@ def main() -> None:
             work = serve_stdio(create_server(config), on_end)
     if is_serving and os.isatty(0):
         log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
-    # The log is written from now on. The lines of a `ConfigError` are not mixed with
-    # warnings about the same file, which are lost.
+    # Until now, the lines of the log have been waiting. If the file was refused, the
+    # program has ended before, and its problems stand alone.
     listener.start()
     asyncio.run(run_until_end(work, status, on_end))
 
