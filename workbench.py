@@ -1545,7 +1545,7 @@ class ServerProcess(Transport, asyncio.subprocess.SubprocessStreamProtocol):
     server, although a child may hold stdout open, and leaves such a child running.
 
     The base class of asyncio sets stdin, stdout and stderr. A process ends in one of
-    three ways. After an exit, the status is reported at once, and `OUTPUT_TIMEOUT` later
+    three ways. After an exit, the status is reported at once. `OUTPUT_TIMEOUT` later,
     the pipes are closed, so the messages end. After the end of stdout, or after a line
     that is too long, the messages end, and the report waits for an exit, no longer than
     `EXIT_GRACE`. After the end of stdin, the next request reports it in the same way.
