@@ -86,9 +86,8 @@ __version__ = "0.10.0"
 # The main timeouts, in seconds. A client that ends the workbench closes its stdin,
 # waits 2 s, sends SIGTERM, waits 2 s and kills it. The servers must have ended before.
 # `ServerProcess.__aexit__` takes up to 2 * EXIT_GRACE + 2 * OUTPUT_TIMEOUT, and the log
-# one more OUTPUT_TIMEOUT. Their sum must stay below EXIT_TIMEOUT, and that below 4. Two
-# things may take longer, and are cut off then: a client that does not read stdout, and
-# a remote server that does not answer while the SDK tells it of a cancelled call.
+# one more OUTPUT_TIMEOUT. If their sum exceeded EXIT_TIMEOUT, servers would be killed
+# while they shut down. If EXIT_TIMEOUT exceeded 4, the client would kill us first.
 OPEN_TIMEOUT = 5.0  # for slower servers while one is up, and for a new listing
 ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
 START_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
@@ -96,7 +95,7 @@ CONNECT_TIMEOUT = 10.0  # for an HTTP connection, not for the answer
 HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new one
 LISTING_PAUSE = 1.0  # between two listings of a server that is up
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
-EXIT_TIMEOUT = 2.8  # for the whole shutdown
+EXIT_TIMEOUT = 2.85  # for the whole shutdown
 OUTPUT_TIMEOUT = 0.25  # for the remaining output of a process after its exit
 
 ANSWER_LIMIT = 20_000  # characters of an answer of `open_toolbox`
@@ -553,7 +552,8 @@ class DownstreamServer:
 
     async def _run(self, connection: Connection, former: Connection) -> None:
         if self.config.command:
-            # Two processes of one server would compete for a profile or a lock.
+            # Two processes of one server would compete for a profile or a lock. But the
+            # old one may still be answering a call, so it is not waited for any longer.
             with anyio.move_on_after(HANDOVER_TIMEOUT):
                 await former.reach(State.ENDED)
         await connection.run()
@@ -569,7 +569,7 @@ class DownstreamServer:
         await connection.wait_until_current()
         if was_up and connection.state is not State.UP:
             # The connection was lost meanwhile, or the listing has shown its loss. The
-            # next connection is not up yet, so this call of `connect` is the last.
+            # second call gets a connection that is not up yet, and ends with that one.
             return await self.connect()
         return connection
 
@@ -594,8 +594,8 @@ class DownstreamServer:
             if tool not in connection.tools:
                 near = find_nearest(full_name, [self])
                 raise ToolError(f"'{self.name}' has no tool '{tool}', nearest: {near}")
-            # After `NotDelivered`, the connection is marked as closed, and `start`
-            # makes a new one.
+            # After `NotDelivered`, the connection is marked as closed. The second turn
+            # of the loop makes a new one. Any other outcome leaves this method.
             with suppress(NotDelivered):
                 return await connection.call({**params, "name": tool}, on_progress)
         raise ToolError(f"server '{self.name}' is not up: {connection.why_not_up()}")
@@ -616,7 +616,7 @@ class Workbench:
     # By name, the toolboxes whose servers were looked up. A server may start later.
     open_toolboxes: dict[str, Servers] = field(default_factory=dict)
     # By toolbox and server, the instructions that an answer of `open_toolbox` had last.
-    told: dict[str, JSON] = field(default_factory=lambda: defaultdict(dict))
+    sent: dict[str, JSON] = field(default_factory=lambda: defaultdict(dict))
 
     def servers_of(self, name: str) -> Servers:
         """The servers of a toolbox, without starting them.
@@ -652,9 +652,9 @@ class Workbench:
         servers = [s for s in self.servers_of(toolbox) if match(s.server_name)]
         settled: list[DownstreamServer] = []
 
-        # After the first server is up, the others have until `OPEN_TIMEOUT`: each of
-        # these tasks may change the deadline of their group. A deadline in the past
-        # ends the wait at once.
+        # These tasks run in the group `waiting` below. The first server that is up
+        # moves the deadline of that group from `ANSWER_TIMEOUT` to `OPEN_TIMEOUT`. A
+        # deadline in the past ends the wait at once.
         async def wait_for(server: DownstreamServer) -> None:
             connection = await server.connect()
             if connection.state is State.UP:
@@ -667,6 +667,7 @@ class Workbench:
             for server in servers:
                 waiting.start_soon(wait_for, server)
         answer = self.compose(toolbox, servers, patterns)
+        # All have failed, and there is at least one.
         if 0 < len(answer.get("servers_failed", {})) == len(servers):
             raise ToolError(compact(answer))
         return answer
@@ -707,14 +708,14 @@ class Workbench:
                         found.append(describe_tool(server, tool))
                 answer["tools"] += found
                 text = connection.session.instructions
-                is_new = bool(found) and text != self.told[toolbox].get(name)
+                is_new = bool(found) and text != self.sent[toolbox].get(name)
                 if text and (is_new or patterns == ["*"]):
                     answer["instructions"][name] = text
         answer["note"] = compose_note(answer, up, unmatched, patterns != ["*"])
         if len(compact(answer)) > ANSWER_LIMIT:
             shrink(answer)
         # Instructions that were cut differ from the server's, so they are told again.
-        self.told[toolbox] |= answer["instructions"]
+        self.sent[toolbox] |= answer["instructions"]
         return {k: v for k, v in answer.items() if v or k not in _OPTIONAL_KEYS}
 
     def find_server(self, toolbox: str, full_name: str) -> DownstreamServer:
@@ -1069,8 +1070,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # flight may still come. Before `NotDelivered` is raised, `on_closed` is called as well,
 # so that the next start makes a new connection. Then no answer can come any more: the
 # messages end, and the session fails the open requests. Over Streamable HTTP, a request
-# waits for its own answer, so the second step is not needed. The order is the other one
-# where a process closes its stdout: its exit is waited for, to report its status.
+# waits for its own answer, so the second step is not needed.
 #
 # The life of a connection: `DownstreamServer.start` makes the object and starts a task
 # with `run`. `run` enters the transport and the session, agrees on an era, lists the
@@ -1088,8 +1088,9 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
     """Both directions of a connection, in the form that the SDK's sessions want.
 
     A session reads with `async for`. When `messages` ends, `receive` raises
-    StopAsyncIteration, which ends that loop. The SDK calls `aclose`, which does
-    nothing, because only the transport may close the pipes or the HTTP client.
+    StopAsyncIteration, which ends that loop (anyio's own streams have EndOfStream). The
+    SDK calls `aclose`, which does nothing, because only the transport may close the
+    pipes or the HTTP client.
     """
 
     messages: Messages
@@ -1110,7 +1111,8 @@ class Shared:
     """What every connection of a workbench uses.
 
     `client` is the session of the client's last tool call. The questions and logs of
-    servers go there. Before the first call, and for a client that cannot be asked,
+    servers go there. A session outlives its call, because the SDK sends over the
+    client's connection. Before the first call, and for a client that cannot be asked,
     `client` is None.
     """
 
@@ -1120,7 +1122,7 @@ class Shared:
     log_level: types.LoggingLevel = "debug"  # the lowest that the client wants to see
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Transport(AbstractAsyncContextManager[Streams]):
     """The way to a server: what both kinds of transports are given.
 
@@ -1237,7 +1239,7 @@ class Connection:
                     starting.deadline = math.inf
                     await self._stay_up()
             if starting.cancelled_caught:
-                self.mark_closed(f"gave no answer within {START_TIMEOUT:g} seconds")
+                self.mark_closed(f"was not up within {START_TIMEOUT:g} seconds")
         except Exception as error:  # noqa: BLE001
             # An exception that left this task would end all other connections.
             self.mark_closed(explain(error))
@@ -1285,14 +1287,16 @@ class Connection:
         """
         try:
             await self.session.initialize()
-        except (MCPError, ToolError):
+        except (MCPError, ToolError, RuntimeError):
+            # A version that the SDK does not know is a RuntimeError.
             reason = self._reason
             # The SDK gives a process 10 seconds to answer `discover`. Meanwhile, the
             # transport may call `mark_closed`.
             with suppress(Exception):
                 await self.session.discover()
             if self.session.discover_result is None:
-                # A reason that came after the error of `initialize` tells less.
+                # `run` records the error of `initialize` only if there is no reason
+                # yet. One that came later tells less, and is taken back.
                 self._reason = reason
                 raise
             # A server of 2026-07-28 announces nothing unless it is listened to.
@@ -1383,10 +1387,10 @@ class Connection:
                 if error.code != types.METHOD_NOT_FOUND:
                     raise
                 break  # the server has no tools
-            # `to_json` fails beyond about 250 levels. A schema sits up to four levels
-            # deeper in an answer of `open_toolbox` than in a page. The four lists add
-            # these levels, so that a schema that is too deep fails its own server here,
-            # and not a whole answer.
+            # Only the error is wanted: `to_json` fails beyond about 250 levels. A
+            # schema sits up to four levels deeper in an answer of `open_toolbox` than in a
+            # page. The four lists add these levels, so that a schema that is too deep
+            # fails its own server here, and not a whole answer.
             compact([[[[page]]]])
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
             cursor = page.next_cursor
@@ -1547,8 +1551,9 @@ class ServerProcess(Transport, asyncio.subprocess.SubprocessStreamProtocol):
     The base class of asyncio sets stdin, stdout and stderr. A process ends in one of
     three ways. After an exit, the status is reported at once. `OUTPUT_TIMEOUT` later,
     the pipes are closed, so the messages end. After the end of stdout, or after a line
-    that is too long, the messages end, and the report waits for an exit, no longer than
-    `EXIT_GRACE`. After the end of stdin, the next request reports it in the same way.
+    that is too long, no message can come, and the report waits up to `EXIT_GRACE` for
+    the status of an exit. Calls that are sent meanwhile fail. After the end of stdin,
+    the next request makes the report in the same way.
     """
 
     stdin: asyncio.StreamWriter
@@ -1592,8 +1597,7 @@ class ServerProcess(Transport, asyncio.subprocess.SubprocessStreamProtocol):
         self._exited.set_result(None)
 
     def _report_exit(self, _: object) -> None:
-        status = self._process.get_returncode()
-        self.on_closed(f"exited with status {status}")
+        self.on_closed(f"exited with status {self._process.get_returncode()}")
         # A child of the server may hold the pipes open for as long as it likes.
         asyncio.get_running_loop().call_later(OUTPUT_TIMEOUT, self._process.close)
 
@@ -1641,15 +1645,16 @@ class ServerProcess(Transport, asyncio.subprocess.SubprocessStreamProtocol):
         steps = (EXIT_GRACE, signal.SIGTERM), (EXIT_GRACE, 9), (OUTPUT_TIMEOUT, 0)
         with anyio.CancelScope(shield=True):
             for seconds, number in steps:
-                # First the group has time to end by itself. Then it is signalled.
+                # The group has these seconds to end by itself. Then what is left of it
+                # gets the signal.
                 with anyio.move_on_after(seconds):
-                    while self.signal_group(0):
+                    while self.kill_group(0):
                         await anyio.sleep(0.02)
-                self.signal_group(number)
+                self.kill_group(number)
             await asyncio.wait(self._ends, timeout=OUTPUT_TIMEOUT)
         self._process.close()
 
-    def signal_group(self, number: int) -> bool:
+    def kill_group(self, number: int) -> bool:
         """Signal the process group, and return whether there was any process in it.
 
         The number 0 sends nothing.
@@ -1711,10 +1716,10 @@ class RemoteServer(Transport):
     async def _send(self, item: SessionMessage) -> None:
         """Post a message. Over Streamable HTTP, wait for the answer to a request.
 
-        An unknown session, or a second failed request in a row, closes the connection,
-        so that the next call makes a new one. A server that was restarted may refuse
-        the old session with any error. Without the second rule, calls would then fail
-        until the workbench is restarted.
+        An unknown session closes the connection, so that the next call makes a new one.
+        A server that was restarted may refuse the old session with any other error, so
+        two failed requests in a row close the connection as well. Otherwise, all calls
+        would fail until the workbench is restarted.
         """
         if self._is_sse:
             await self._is_ready.wait()
@@ -1723,11 +1728,12 @@ class RemoteServer(Transport):
         if not isinstance(item.message, types.JSONRPCRequest):
             failure = await self._fetch("POST", parts)
             log.debug("%s: posted, failure: %s", self.config.url, failure)
-            # The first of these is `notifications/initialized`. The session sets the
-            # protocol version in the headers of its requests and notifications. Its
-            # answers and the GET of `_listen` need the header, too.
-            self._http.headers.update(headers)
-            self._is_ready.set()
+            # The session sets the protocol version in the headers of its requests and
+            # notifications. Its answers and the GET of `_listen` need the header, too.
+            # The first notification is `notifications/initialized`.
+            if headers:
+                self._http.headers.update(headers)
+                self._is_ready.set()
             return
         # Over the older transport, the answer comes in the one stream of `_listen`.
         request_id = "" if self._is_sse else str(item.message.id)
@@ -1750,8 +1756,8 @@ class RemoteServer(Transport):
             end = await self._fetch("GET", {}) or f"{self.config.url} ended its stream"
             self.on_closed(str(end))
             self._inbox.close()
-            # Without this stream, no message that is being posted is answered, and no
-            # endpoint is named. So all posts fail, and those who wait to post.
+            # Without this stream, no answer can come, and no endpoint is named. Closing
+            # the HTTP client fails every post, even one that waits for the endpoint.
             await self._http.aclose()
             self._is_ready.set()
             return
@@ -1797,6 +1803,8 @@ class RemoteServer(Transport):
                             return None
             except Exception as error:  # noqa: BLE001
                 return ToolError(f"{self.config.url}: {explain(error)}")
+            # The response has ended without the answer. Without an id of an event, it
+            # cannot be resumed.
             if response.is_error or (request_id and not last.id):
                 return self._failure(response, last.data, request_id)
             if not request_id:
@@ -1985,8 +1993,13 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
     Two threads read and write. The reader notices the end of stdin even while the event
     loop is busy, though not during the parsing of one message. The writer alone waits
     for a client that does not read stdout: if `send` waited, so would everything that
-    sends, even the shutdown. The SDK's own stdio streams are not used, because they
-    cannot be left before the end of stdin.
+    sends, even the shutdown. At the end, `tasks` waits for `write`, which ends with the
+    empty line. The SDK's own stdio streams are not used, because they cannot be left
+    before the end of stdin.
+
+    At the end of stdin, the SDK cancels the calls in flight. If a remote server does
+    not answer, the SDK tries for seconds to tell it of that. So a moment later,
+    everything is cancelled, and all other servers are stopped meanwhile.
     """
     loop = asyncio.get_running_loop()
     received: asyncio.Queue[bytes] = asyncio.Queue()
@@ -2003,12 +2016,13 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
     async def messages() -> Messages:
         while line := await received.get():
             match read_message(line):
-                case types.JSONRPCRequest(id=asked, method="server/discover"):
+                case types.JSONRPCRequest(id=its_id, method="server/discover"):
                     # The SDK would begin the newer era, and refuse `initialize` in it.
-                    refusal = types.JSONRPCError(jsonrpc="2.0", id=asked, error=error)
+                    refusal = types.JSONRPCError(jsonrpc="2.0", id=its_id, error=error)
                     await send(SessionMessage(refusal))
                 case message if message:
                     yield SessionMessage(message)
+        loop.call_later(0.05, tasks.cancel_scope.cancel)
 
     async def send(item: SessionMessage) -> None:
         unsent.put(dump_message(item.message) + b"\n")
@@ -2025,7 +2039,6 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
         try:
             await server.run(streams, streams, server.create_initialization_options())
         finally:
-            # `tasks` waits for `write`, which ends after all lines before this one.
             unsent.put(b"")
 
 
@@ -2133,7 +2146,7 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
 
 
 def _end_by_force(status: int) -> None:
-    """Kill all servers and end the process, after `EXIT_TIMEOUT` seconds.
+    """Kill the groups of all processes, and exit, after `EXIT_TIMEOUT` seconds.
 
     This function runs in a thread, because the event loop may be busy with large
     answers. A signal handler starts that thread with `_thread`: `threading.Thread`
@@ -2274,8 +2287,8 @@ def main() -> None:
             work = serve_stdio(create_server(config), on_end)
     if is_serving and os.isatty(0):
         log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
-    # Until now, the lines of the log have been waiting. If the file was refused, the
-    # program has ended before, and its problems stand alone.
+    # Until now, the lines of the log have been waiting. A file that is refused ends the
+    # program before, so that its problems are printed without log lines around them.
     listener.start()
     asyncio.run(run_until_end(work, status, on_end))
 
