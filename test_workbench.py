@@ -1157,7 +1157,6 @@ async def become(client: Client, *tools: dict[str, Any], **more: Any) -> None:
 
 
 async def changed(client: Client) -> list[dict[str, Any]]:
-    """What its server has become, as an open shows it."""
     tools = []
     for shown in (await open_box(client))["tools"]:
         name = shown["name"].removeprefix("box__a__")
@@ -2353,6 +2352,7 @@ async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> Non
         await anyio.sleep_forever()
 
     remote.answers.update(echo=hang_up, DELETE=remote.wait)
+    remote.answers["notifications/cancelled"] = remote.wait
     runs: dict[str, Any] = {}
     for state, (all_endings, called) in STATES.items():
         for endings in all_endings:

@@ -1388,9 +1388,9 @@ class Connection:
                     raise
                 break  # the server has no tools
             # Only the error is wanted: `to_json` fails beyond about 250 levels. A
-            # schema sits up to four levels deeper in an answer of `open_toolbox` than in a
-            # page. The four lists add these levels, so that a schema that is too deep
-            # fails its own server here, and not a whole answer.
+            # schema sits up to four levels deeper in an answer of `open_toolbox` than
+            # in a page. The four lists add these levels, so that a schema that is too
+            # deep fails its own server here, and not a whole answer.
             compact([[[[page]]]])
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
             cursor = page.next_cursor
