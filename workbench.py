@@ -58,7 +58,8 @@ from typing import Annotated, Any, NamedTuple, cast, get_args
 
 # The SDK is written on anyio, whose cancel scopes and task groups serve here as well.
 # asyncio does what anyio lacks: processes that report their exit, and tasks and timers
-# that outlive a block. Its `sleep(0)` costs less. All packages come with `mcp`.
+# that outlive a block. `asyncio.sleep(0)` costs less than anyio's. All packages come
+# with `mcp`.
 try:
     import tomllib
 
@@ -127,8 +128,8 @@ class ConfigError(SystemExit):
 class ServerConfig:
     """A downstream server: either a process (`command`) or an endpoint (`url`).
 
-    A value in a file must have the JSON type of the field's default. `_ConfigReader`
-    goes by these fields. `"*"` may be written for the list `["*"]`.
+    `_ConfigReader` accepts these fields. A value in a file must have the JSON type of
+    the field's default. `"*"` may be written for the list `["*"]`.
     """
 
     command: str = ""
@@ -229,7 +230,7 @@ class _ConfigReader:
     switched_off: set[str] = field(default_factory=set)  # servers, by a client's list
 
     def toolboxes(self, content: Any) -> Iterator[tuple[str, ToolboxConfig]]:
-        """The names and toolboxes of a file, be it ours or another client's."""
+        """The names and toolboxes of a file, ours or another client's."""
         data = self.expect("configuration", content, dict)
         if data.get("toolMode", "proxy") != "proxy":
             self.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
@@ -302,7 +303,7 @@ class _ConfigReader:
             self.report_unknown_keys(path, entry)
 
     def report(self, path: str, problem: str) -> None:
-        """Collect a problem; all of them are told together."""
+        """Collect a problem; `parse_config` reports all of them together."""
         self.problems.append(f"{path}: {problem}")
 
     def report_unknown_keys(self, path: str, entry: JSON) -> None:
@@ -310,7 +311,8 @@ class _ConfigReader:
         unknown = sorted(key for key in entry if not key.startswith("_"))
         filters = list(map(str.lower, _FILTER_KEYS))
         for key in unknown:
-            # With this cutoff, one letter may be wrong in the shortest key, `tools`.
+            # With this cutoff, one letter may be wrong in the shortest key, `tools`. A
+            # few longer words, such as `toolset`, are refused as well.
             if difflib.get_close_matches(key.lower(), filters, cutoff=0.8):
                 self.report(f"{path}.{key}", f"a server has one of {_FILTER_KEYS}")
         if unknown:
@@ -385,9 +387,8 @@ def _find_secrets(server: ServerConfig) -> list[str]:
     Secrets in `args` or in a URL's path are masked only if they come from `${VAR}`.
     """
     address = server.url.split("://", 1)[-1]
-    # A password may have any character, so all that stands before the last `@` is taken
-    # for the login. Only `/@` is taken for a part of the path, such as `/@owner`. In
-    # doubt, the text is masked.
+    # A password may have any character, so everything before the last `@` counts as the
+    # login, unless a `/` stands before that `@`, as in the path `/@owner`.
     login = address[: max(address.replace("/@", "//").rfind("@"), 0)]
     texts = [login, login.partition(":")[2], address.partition("?")[2]]
     texts += server.headers.values()
@@ -400,8 +401,8 @@ def _find_forms(secrets: set[str]) -> Iterator[str]:
     """The forms in which secrets may appear."""
     # The lines of a secret are secrets, because stderr is shown line by line.
     for text in secrets.union("\n".join(secrets).splitlines()):
-        # A short text may occur by chance, and is shown. A path that exists is no
-        # secret.
+        # A short text may occur by chance, and is shown. So may an ordinary word of
+        # eight letters, which is masked all the same. A path that exists is no secret.
         if len(text.strip()) >= 8 and not os.path.exists(text):
             plain = json.dumps(text, ensure_ascii=False)[1:-1]
             yield from map(_unescape, (text, plain, json.dumps(text)[1:-1]))
@@ -799,7 +800,7 @@ def shrink(answer: JSON) -> None:
     """
     tools = answer["tools"]
     short_texts = answer["servers_failed"], answer["instructions"]
-    # These texts, which are counted here, share a quarter of the answer. Escapes may
+    # All these texts together get a quarter of the answer, in equal shares. Escapes may
     # double that to a half, and the tools need the rest.
     limit = min(TEXT_LIMIT, ANSWER_LIMIT // 4 // max(sum(map(len, short_texts)), 1))
     for texts in short_texts:
@@ -943,7 +944,7 @@ _Patterns = Annotated[list[str], BeforeValidator(_as_list), Field(default=["*"])
 
 
 def _begin_request(context: Any) -> Workbench:
-    """The workbench of a request. From now on, servers ask the request's client."""
+    """The workbench of a request, whose client servers ask from now on, if they can."""
     workbench: Workbench = context.lifespan_context
     # A client that insists on 2026-07-28 can be neither asked nor sent logs.
     if context.session.can_send_request:
@@ -2201,9 +2202,8 @@ async def run_until_end(work: Work, status: int, on_end: OnEnd) -> None:
 class _MaskedLog(logging.handlers.QueueHandler):
     """Hands masked lines to the thread of a `QueueListener`, which writes them.
 
-    The event loop does not write them itself, because a write to stderr may wait for
-    ever for a client that does not read. When too many lines are waiting, new ones are
-    dropped.
+    If the client does not read stderr, a write may block for ever, and would block the
+    event loop with it. When too many lines are waiting, new ones are dropped.
     """
 
     config = WorkbenchConfig({})  # whose secrets are masked; `main` sets another one
