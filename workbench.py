@@ -2175,6 +2175,10 @@ async def run_until_end(work: Work, status: int, on_end: OnEnd) -> None:
     The process ends with `os._exit`, because Python would wait for threads, such as one
     that looks up a name, and could not close stdin, which a thread reads.
     """
+    # The threads that read stdin and write stdout need the interpreter's lock. Beside a
+    # server that writes without end, the event loop lets go of it only for moments that
+    # are too short for them. After this time, in seconds, the loop has to hand it over.
+    sys.setswitchinterval(0.0001)
     loop = asyncio.get_running_loop()
     scope = anyio.CancelScope()
 
