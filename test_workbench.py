@@ -1935,7 +1935,7 @@ async def test_time_knows_iana_zones_and_no_other(monkeypatch: Monkey) -> None:
 
 @contextmanager
 def http_toolbox(host: str = "") -> Iterator[tuple[httpx2.Client, Any]]:
-    """An HTTP client of the built-in toolbox at a free port, and the process of that."""
+    """An HTTP client of the built-in toolbox at a free port, and its process."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     line = [sys.executable, workbench.__file__, "--toolbox", "--http", f"{host}{port}"]

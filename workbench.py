@@ -944,7 +944,7 @@ _Patterns = Annotated[list[str], BeforeValidator(_as_list), Field(default=["*"])
 
 
 def _begin_request(context: Any) -> Workbench:
-    """The workbench of a request, whose client servers ask from now on, if they can."""
+    """The workbench of a request. If the client can be asked, servers now ask it."""
     workbench: Workbench = context.lifespan_context
     # A client that insists on 2026-07-28 can be neither asked nor sent logs.
     if context.session.can_send_request:
@@ -1035,7 +1035,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
     async def roots_changed(context: Any, _: object) -> None:
         workbench: Workbench = context.lifespan_context
         for server in workbench.all_servers():
-            # A server that is starting asks for the roots later.
+            # A server that is still starting has not asked for the roots yet.
             if server.connection.state is State.UP:
                 workbench.task_group.start_soon(server.connection.tell_roots_changed)
 
@@ -1289,7 +1289,7 @@ class Connection:
         try:
             await self.session.initialize()
         except (MCPError, ToolError, RuntimeError):
-            # A version that the SDK does not know is a RuntimeError.
+            # The SDK raises RuntimeError if the server answers with another version.
             reason = self._reason
             # The SDK gives a process 10 seconds to answer `discover`. Meanwhile, the
             # transport may call `mark_closed`.
@@ -1571,7 +1571,7 @@ class ServerProcess(Transport, asyncio.subprocess.SubprocessStreamProtocol):
         config = self.config
         env = {**self.shared.environment, **config.env}
         words = list(map(os.path.expanduser, [config.command, *config.args]))
-        # On Windows, a command such as `npx` is found as `npx.cmd` only in this way.
+        # Without `which`, Windows would not find `npx.cmd` for the command `npx`.
         words[0] = shutil.which(words[0], path=env.get("PATH")) or words[0]
         cwd = os.path.expanduser(config.cwd)
         options: JSON = {"env": env, "cwd": cwd, "start_new_session": True}
@@ -2232,7 +2232,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_it_is)
     add = parser.add_argument
     either = parser.add_mutually_exclusive_group().add_argument
-    # As a `Path`, an empty CONFIG is the current folder, and so an error.
+    # `Path` turns an empty CONFIG into the current folder, which cannot be read.
     add("config", nargs="?", type=Path, metavar="CONFIG", help="a configuration file")
     either("--check", action="store_true", help="start every server, report on each")
     either("--call", nargs="+", metavar=("NAME", "JSON"), help="call one tool")
