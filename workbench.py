@@ -117,11 +117,8 @@ OnProgress = ProgressFnT | None
 # URL is any good shows when a server is started.
 
 
-class ConfigError(SystemExit):
-    """A configuration cannot be used; the text names its file and every problem.
-
-    Uncaught, the error ends the program with status 1 and its text.
-    """
+class ConfigError(ValueError):
+    """A configuration cannot be used; the text names its file and every problem."""
 
 
 @dataclass(frozen=True)
@@ -466,30 +463,13 @@ def _blank(match: re.Match[str]) -> str:
     return match["string"] or re.sub(".", " ", match[0])
 
 
-# === Tool names =======================================================================
-# A full name is `{toolbox}__{server}__{tool}`. Only the tool's part may contain `__`,
-# so a full name splits in one way.
-
-
-def matching_patterns(patterns: list[str], *names: str) -> set[str]:
-    """The patterns that match the names of a toolbox, a server and a tool.
-
-    Without the name of a tool, the tool's part of each pattern is ignored, because
-    `map` stops at the shorter list.
-    """
-    found = set()
-    for pattern in patterns:
-        # Missing parts are added on the left: `read_*` is `*__*__read_*`.
-        parts = ["*", "*", *pattern.split("__", 2)][-3:]
-        if all(map(fnmatch.fnmatchcase, names, parts)):
-            found.add(pattern)
-    return found
-
-
 # === Workbench ========================================================================
 # The toolboxes and their servers. The meta-tools, in the next section, call this one. A
 # server is used through a `Connection`, one for each start. The states of a connection
 # are STARTING, UP, DRAINING and ENDED, in this order; see the section Connections.
+#
+# A full name of a tool is `{toolbox}__{server}__{tool}`. Only the tool's part may
+# contain `__`, so a full name splits in one way.
 
 
 class ToolError(Exception):
@@ -739,6 +719,21 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
     async with anyio.create_task_group() as task_group:
         yield Workbench(config, shared, task_group)
         task_group.cancel_scope.cancel()
+
+
+def matching_patterns(patterns: list[str], *names: str) -> set[str]:
+    """The patterns that match the names of a toolbox, a server and a tool.
+
+    Without the name of a tool, the tool's part of each pattern is ignored, because
+    `map` stops at the shorter list.
+    """
+    found = set()
+    for pattern in patterns:
+        # Missing parts are added on the left: `read_*` is `*__*__read_*`.
+        parts = ["*", "*", *pattern.split("__", 2)][-3:]
+        if all(map(fnmatch.fnmatchcase, names, parts)):
+            found.add(pattern)
+    return found
 
 
 def find_nearest(name: str, servers: Servers) -> str:
@@ -1050,6 +1045,109 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
     return server
 
 
+# === Messages =========================================================================
+# JSON-RPC messages as bytes, and both directions of a connection as the SDK wants them.
+# Both ends of the workbench use this section: its client's, and its servers'.
+
+Messages = AsyncIterator[SessionMessage]
+Read = Callable[[int], Awaitable[bytes]]
+# Bytes of the largest message of a server. Parsing holds the interpreter's lock, so a
+# larger message would block all threads for too long. asyncio buffers up to twice as
+# much output that nobody has taken yet. This buffer usually has room for all that a
+# pipe holds, so the last output of a process is read before the pipe is closed,
+# `OUTPUT_TIMEOUT` after the exit.
+LINE_LIMIT = 12 << 20
+
+
+@dataclass
+class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
+    """Both directions of a connection, in the form that the SDK's sessions want.
+
+    A session reads with `async for`. When `messages` ends, `receive` raises
+    StopAsyncIteration, which ends that loop (anyio's own streams have EndOfStream). The
+    SDK calls `aclose`, which does nothing, because only the transport may close the
+    pipes or the HTTP client.
+    """
+
+    messages: Messages
+    transmit: Callable[[SessionMessage], Awaitable[None]]
+
+    async def receive(self) -> SessionMessage:
+        return await anext(self.messages)
+
+    async def send(self, item: SessionMessage) -> None:
+        await self.transmit(item)
+
+    async def aclose(self) -> None:
+        pass
+
+
+def read_message(line: bytes) -> types.JSONRPCMessage | None:
+    """The JSON-RPC message in a line or a body; None for anything else.
+
+    An answer of JSON-RPC 2.0 that is not valid becomes an error with its id. Without
+    the error, its call would wait for ever. An answer without a valid id, or nested in
+    more levels than a JSON parser reads, is no message.
+    """
+    message = None
+    try:
+        # `validate_json` would need more memory for a large message.
+        message = from_json(line.decode(errors="replace"))
+    except ValueError:
+        # JavaScript cuts texts within surrogate pairs, and a half has no UTF-8.
+        with suppress(ValueError, RecursionError):
+            whole = json.dumps(json.loads(line), ensure_ascii=False)
+            message = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
+    with suppress(ValidationError):
+        return types.jsonrpc_message_adapter.validate_python(message, by_name=False)
+    if isinstance(message, dict) and not message.get("method"):
+        message["error"] = {"code": types.INTERNAL_ERROR, "message": "not valid MCP"}
+        with suppress(ValidationError):
+            return types.jsonrpc_message_adapter.validate_python(message)
+    return None
+
+
+def dump_message(message: types.JSONRPCMessage) -> bytes:
+    return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+
+
+async def read_lines(read: Read, limit: int) -> AsyncIterator[bytes]:
+    """The lines that can be read, without their ends.
+
+    Only the first `limit` bytes of a longer line are kept. `limit` is at least 64 KiB,
+    which is the most that is read at a time.
+    """
+    line = bytearray()
+    # A broken pipe counts as an end.
+    with suppress(OSError):
+        while chunk := await read(65536):
+            end, *others = chunk.split(b"\n")
+            line += end[: limit - len(line)]
+            for other in others:
+                yield bytes(line)
+                line = bytearray(other)
+                # A server that writes without end must not block the event loop.
+                await asyncio.sleep(0)
+    # The rest after the last line feed, which usually is empty, is a line as well.
+    yield bytes(line)
+
+
+async def read_messages(read: Read, on_output: Callable[[bytes], None]) -> Messages:
+    """The messages that can be read, one a line; `on_output` gets all other lines.
+
+    A line that is longer than `LINE_LIMIT` ends the messages. If such a line were
+    skipped, a call that it answers would wait for ever.
+    """
+    async for line in read_lines(read, LINE_LIMIT):
+        message = read_message(line)
+        if message is not None:
+            yield SessionMessage(message)
+        elif len(line) < LINE_LIMIT:
+            on_output(line)
+        else:
+            return
+
+
 # === Connections ======================================================================
 # One start of a server: its session, its tools, the calls to it, and its questions.
 #
@@ -1079,32 +1177,8 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # flight, and leaves session and transport. Calls are sent in the state UP only.
 
 Mask = Callable[[str], str]
-Messages = AsyncIterator[SessionMessage]
 MASK_LIMIT = 1 << 16  # bytes of a line or a text that is masked and shown
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
-
-
-@dataclass
-class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
-    """Both directions of a connection, in the form that the SDK's sessions want.
-
-    A session reads with `async for`. When `messages` ends, `receive` raises
-    StopAsyncIteration, which ends that loop (anyio's own streams have EndOfStream). The
-    SDK calls `aclose`, which does nothing, because only the transport may close the
-    pipes or the HTTP client.
-    """
-
-    messages: Messages
-    transmit: Callable[[SessionMessage], Awaitable[None]]
-
-    async def receive(self) -> SessionMessage:
-        return await anext(self.messages)
-
-    async def send(self, item: SessionMessage) -> None:
-        await self.transmit(item)
-
-    async def aclose(self) -> None:
-        pass
 
 
 @dataclass
@@ -1461,86 +1535,13 @@ class Connection:
 # A connection's messages travel over the pipes of a process, or over HTTP to a remote
 # server. The last part of this section is for Windows alone.
 
-# Bytes of the largest message of a server. Parsing holds the interpreter's lock, so a
-# larger message would block all threads for too long. asyncio buffers up to twice as
-# much output that nobody has taken yet. This buffer usually has room for all that a
-# pipe holds, so the last output of a process is read before the pipe is closed,
-# `OUTPUT_TIMEOUT` after the exit.
-_LINE_LIMIT = 12 << 20
 SESSION_ID = "mcp-session-id"
 _HEADERS = {"accept": "application/json, text/event-stream"}
 _HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 _URL_HINT = "is the path right, often /mcp?"
 _LOGIN_HINT = "check `headers`; for OAuth, use `npx -y mcp-remote URL`"
 
-Read = Callable[[int], Awaitable[bytes]]
 Failure = ToolError | MCPError | None
-
-
-def read_message(line: bytes) -> types.JSONRPCMessage | None:
-    """The JSON-RPC message in a line or a body; None for anything else.
-
-    An answer of JSON-RPC 2.0 that is not valid becomes an error with its id. Without
-    the error, its call would wait for ever. An answer without a valid id, or nested in
-    more levels than a JSON parser reads, is no message.
-    """
-    message = None
-    try:
-        # `validate_json` would need more memory for a large message.
-        message = from_json(line.decode(errors="replace"))
-    except ValueError:
-        # JavaScript cuts texts within surrogate pairs, and a half has no UTF-8.
-        with suppress(ValueError, RecursionError):
-            whole = json.dumps(json.loads(line), ensure_ascii=False)
-            message = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
-    with suppress(ValidationError):
-        return types.jsonrpc_message_adapter.validate_python(message, by_name=False)
-    if isinstance(message, dict) and not message.get("method"):
-        message["error"] = {"code": types.INTERNAL_ERROR, "message": "not valid MCP"}
-        with suppress(ValidationError):
-            return types.jsonrpc_message_adapter.validate_python(message)
-    return None
-
-
-def dump_message(message: types.JSONRPCMessage) -> bytes:
-    return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-
-
-async def read_lines(read: Read, limit: int) -> AsyncIterator[bytes]:
-    """The lines that can be read, without their ends.
-
-    Only the first `limit` bytes of a longer line are kept. `limit` is at least 64 KiB,
-    which is the most that is read at a time.
-    """
-    line = bytearray()
-    # A broken pipe counts as an end.
-    with suppress(OSError):
-        while chunk := await read(65536):
-            end, *others = chunk.split(b"\n")
-            line += end[: limit - len(line)]
-            for other in others:
-                yield bytes(line)
-                line = bytearray(other)
-                # A server that writes without end must not block the event loop.
-                await asyncio.sleep(0)
-    # The rest after the last line feed, which usually is empty, is a line as well.
-    yield bytes(line)
-
-
-async def read_messages(read: Read, on_output: Callable[[bytes], None]) -> Messages:
-    """The messages that can be read, one a line; `on_output` gets all other lines.
-
-    A line that is longer than `_LINE_LIMIT` ends the messages. If such a line were
-    skipped, a call that it answers would wait for ever.
-    """
-    async for line in read_lines(read, _LINE_LIMIT):
-        message = read_message(line)
-        if message is not None:
-            yield SessionMessage(message)
-        elif len(line) < _LINE_LIMIT:
-            on_output(line)
-        else:
-            return
 
 
 class ServerProcess(Transport, asyncio.subprocess.SubprocessStreamProtocol):
@@ -1563,7 +1564,7 @@ class ServerProcess(Transport, asyncio.subprocess.SubprocessStreamProtocol):
 
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
-        asyncio.subprocess.SubprocessStreamProtocol.__init__(self, _LINE_LIMIT, loop)
+        asyncio.subprocess.SubprocessStreamProtocol.__init__(self, LINE_LIMIT, loop)
         self._exited = loop.create_future()
 
     async def __aenter__(self) -> Streams:
@@ -1851,14 +1852,14 @@ async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentE
     if "event-stream" in response.headers.get("content-type", "").lower():
         # A stream that was cut is resumed like one that has ended.
         with suppress(httpx2.NetworkError, httpx2.ProtocolError):
-            async for event in httpx2.EventSource(response, _LINE_LIMIT):
+            async for event in httpx2.EventSource(response, LINE_LIMIT):
                 yield event
                 # A server that writes without end must not block the event loop.
                 await asyncio.sleep(0)
         return
     # A body that is too long is not read to its end. A small body may unpack to
     # gigabytes.
-    body = await anext(response.aiter_bytes(_LINE_LIMIT), b"")
+    body = await anext(response.aiter_bytes(LINE_LIMIT), b"")
     yield httpx2.ServerSentEvent(data=body.decode(errors="replace"))
 
 
@@ -2281,7 +2282,10 @@ def main() -> None:
     elif options.toolbox:
         work = serve_stdio(create_toolbox_server(), on_end)
     else:
-        config = handler.config = find_config(options.config)
+        try:
+            config = handler.config = find_config(options.config)
+        except ConfigError as error:
+            sys.exit(str(error))
         if options.check:
             work = check(config)
         elif options.call:
