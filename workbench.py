@@ -165,6 +165,11 @@ class WorkbenchConfig:
     withheld: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()  # longest first, because one may contain another
     source: str = ""  # where it came from, for messages
+    learnt: deque[str] = field(default_factory=functools.partial(deque, maxlen=99))
+
+    def learn(self, *texts: str) -> None:
+        """Mask these texts, too, such as new tokens of a remote server."""
+        self.learnt.extend(_find_forms(set(texts).difference(self.learnt)))
 
     def mask(self, text: str) -> str:
         """The text with `***` for each known secret, and without control characters.
@@ -173,7 +178,7 @@ class WorkbenchConfig:
         would not be found.
         """
         text = _unescape(text)
-        for secret in self.secrets:
+        for secret in (*self.secrets, *self.learnt):
             text = text.replace(secret, "***")
             # A line may be cut within a secret, or its writer may have been killed.
             start = text.rfind(secret[:8])
