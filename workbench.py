@@ -1554,7 +1554,7 @@ SESSION_ID = "mcp-session-id"
 _HEADERS = {"accept": "application/json, text/event-stream"}
 _HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 _URL_HINT = "is the path right, often /mcp?"
-_KEY_HINT = "check `headers`"
+_LOGIN_HINT = "check `headers`"
 
 Failure = ToolError | MCPError | None
 
@@ -1863,7 +1863,7 @@ class RemoteServer(Transport):
         if isinstance(message, types.JSONRPCError) and str(message.id) == awaited:
             error = message.error
             return MCPError(error.code, f"{error.message} ({text})", error.data)
-        hint = _KEY_HINT if status in (401, 403) else _URL_HINT
+        hint = _LOGIN_HINT if status in (401, 403) else _URL_HINT
         # The mask comes before the cut to 300 characters, because the beginning of a
         # secret may be too short to be known.
         told = " ".join(self.shared.mask(body[:MASK_LIMIT]).split())[:300]
@@ -1974,19 +1974,20 @@ class SignIn(httpx2.Auth):
         if stored:
             request.headers["authorization"] = f"Bearer {stored['access_token']}"
         response = yield request
-        # A session is deleted when the program ends, and would take a refresh with it.
-        if response.status_code != 401 or not stored or request.method == "DELETE":
+        if response.status_code != 401:
             return
-        renewed = await self._renew(stored)
-        if renewed:
-            request.headers["authorization"] = f"Bearer {renewed['access_token']}"
-            # httpx2 would read the body of the 401 to its end, which may never come.
-            await response.stream.aclose()
-            response.stream = httpx2.ByteStream(b"")
-            yield request
+        # The body of a 401 may never end, and httpx2 would read it before a retry.
+        await response.stream.aclose()
+        response.stream = httpx2.ByteStream(b"")
+        # A session is deleted when the program ends, and would take a refresh with it.
+        if stored and request.method != "DELETE":
+            stored = await self._renew(stored)
+            if stored:
+                request.headers["authorization"] = f"Bearer {stored['access_token']}"
+                yield request
 
     async def _renew(self, refused: JSON) -> JSON:
-        """What to use after the access token was refused; nothing if all was.
+        """What is stored after the access token was refused; nothing if all was.
 
         One process at a time refreshes the tokens. A refresh token that is used twice
         may count as stolen, and end the sign-in.
@@ -2003,12 +2004,12 @@ class SignIn(httpx2.Auth):
             with anyio.CancelScope(shield=True):
                 renewed = await self._refresh(stored)
             # During the refresh, a person may have signed in anew, or out.
-            if renewed and self.load() == stored:
+            if self.load() == stored:
                 self.save(renewed)
             return renewed
 
     async def _refresh(self, stored: JSON) -> JSON:
-        """What to store after a refresh; nothing if the authorization server refuses.
+        """What to store after a refresh; nothing if the sign-in is over.
 
         Raises `ToolError` for any other failure, because a later refresh may succeed.
         """
@@ -2082,8 +2083,14 @@ class Login:
         )
         way = self._show, self._wait
         provider = OAuthClientProvider(self._url, metadata, cast(Any, self), *way)
-        token_url = await self._get_tokens(provider)
-        listener.close()
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        request = httpx2.Request("POST", self._url, headers=_HEADERS, json=ping)
+        flow = provider.async_auth_flow(request)
+        try:
+            token_url = await self._get_tokens(flow, provider)
+        finally:
+            await flow.aclose()
+            listener.close()
         context = cast(Any, provider.context)
         form = {"client_id": context.client_info.client_id}
         if context.should_include_resource_param():
@@ -2092,14 +2099,11 @@ class Login:
         tokens = context.current_tokens.model_dump(include=_KEPT)
         return {**tokens, "token_url": token_url, "form": form, "headers": headers}
 
-    async def _get_tokens(self, provider: OAuthClientProvider) -> str:
-        """Make the requests that the provider wants; return the URL of the last one.
+    async def _get_tokens(self, flow: Any, provider: OAuthClientProvider) -> str:
+        """Make the requests of the provider's flow; return the URL that gave tokens.
 
         As the `auth` of an HTTP client, the provider would make them without timeouts.
         """
-        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-        request = httpx2.Request("POST", self._url, headers=_HEADERS, json=ping)
-        flow = provider.async_auth_flow(request)
         async with httpx2.AsyncClient(timeout=TOKEN_TIMEOUT) as http:
             # With `stream`, a body that never ends is not read.
             response = await http.send(await anext(flow), stream=True)
@@ -2108,7 +2112,6 @@ class Login:
             while True:
                 request = await flow.asend(response)
                 if provider.context.current_tokens:
-                    await flow.aclose()
                     return str(response.request.url)
                 response = await http.send(request)
 
@@ -2131,7 +2134,7 @@ class Login:
     async def _wait(self) -> auth.AuthorizationCodeResult:
         query = await self._returned
         if "error" in query:
-            raise ToolError(f"{query['error']}: {query.get('error_description', '')}")
+            raise ToolError(query.get("error_description") or query["error"])
         return auth.AuthorizationCodeResult.model_validate(query)
 
 
@@ -2386,19 +2389,20 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
 async def log_in(url: str) -> int:
     """Have a person sign in to a remote server. Returns the exit status."""
     config = WorkbenchConfig({})
-    outcome = f"Not signed in: stopped, or not done within {LOGIN_TIMEOUT:g} seconds"
+    failed = f"Not signed in to {url}: "
+    outcome = f"{failed}stopped, or not done within {LOGIN_TIMEOUT:g} seconds"
     try:
         with anyio.move_on_after(LOGIN_TIMEOUT):
             SignIn(url, config.learn).save(await Login(url).run())
             outcome = f"Signed in to {url}"
     except Exception as error:  # noqa: BLE001
-        # Further lines of the SDK's errors may show tokens.
-        reason = config.mask(explain(error)).splitlines()[0]
-        outcome = f"Not signed in: {reason[:300]}"
+        # Further lines of the SDK's errors may show tokens. `mask` takes control
+        # characters out, which a server may have sent to the terminal.
+        outcome = failed + config.mask(explain(error)).splitlines()[0]
     finally:
         # Ctrl-C cancels this task, which passes here as well.
         print(outcome)
-    return int(outcome.startswith("Not"))
+    return int(outcome.startswith(failed))
 
 
 # How the process ends: a signal cancels the work, or the end of stdin or stdout ends
