@@ -1938,26 +1938,21 @@ class Guarded(Remote):
         other = self.paths.get(url.path, {})
         if isinstance(other, bytes):
             return other
-        match url.path:
-            case "/.well-known/oauth-protected-resource/mcp":
-                about = {"resource": f"{origin}/mcp", "authorization_servers": [origin]}
-                return response(200, json.dumps(about))
-            case "/.well-known/oauth-authorization-server":
-                names = ("authorization", "token", "registration")
-                paths = zip(names, ("authorize", "token", "register"), strict=True)
-                about = {f"{name}_endpoint": f"{origin}/{path}" for name, path in paths}
-                return response(200, json.dumps({"issuer": origin, **about}))
-            case "/register":
-                return response(201, json.dumps(json.loads(body) | {"client_id": "us"}))
-            case "/authorize":
-                self.given = given
-                back = {"state": given["state"], "code": "the-code", **other}
-                back = {name: value for name, value in back.items() if value}
-                to = f"{given['redirect_uri']}?{urllib.parse.urlencode(back)}"
-                return response(302, location=to)
-            case "/token":
-                return await self.give_tokens(given)
-        return response(404, "Not here")
+        if "/.well-known/" in url.path:
+            about: dict[str, Any] = {"issuer": origin, "resource": f"{origin}/mcp"}
+            about["authorization_servers"] = [origin]
+            about["registration_endpoint"] = f"{origin}/register"
+            about["authorization_endpoint"] = f"{origin}/authorize"
+            about["token_endpoint"] = f"{origin}/token"
+            return response(200, json.dumps(about))
+        if url.path == "/register":
+            return response(201, json.dumps(json.loads(body) | {"client_id": "us"}))
+        if url.path == "/authorize":
+            self.given = given
+            back = {"state": given["state"], "code": "the-code"} | other
+            to = f"{given['redirect_uri']}?{urllib.parse.urlencode(back)}"
+            return response(302, location=to)
+        return await self.give_tokens(given)
 
     async def give_tokens(self, given: dict[str, str]) -> bytes:
         assert given["client_id"] == "us" and given["resource"].endswith("/mcp")
@@ -2113,7 +2108,7 @@ async def test_a_key_of_ones_own_is_used_instead(remote: Remote) -> None:
 # How a sign-in fails: the path that answers otherwise, its answer; what is said.
 BAD_TOKENS = response(200, '{"accessToken": "sesame-sesame"}')
 LOGINS: dict[str, tuple[str, Any, str]] = {
-    "denied": ("/authorize", {"code": "", "error": "access_denied"}, "access_denied"),
+    "denied": ("/authorize", {"error": "access_denied"}, "access_denied"),
     "forged": ("/authorize", {"state": "x"}, "State parameter mismatch: "),
     "nobody": ("/authorize", response(200, "Who?"), "stopped, or not .* 0.5 seconds"),
     "no registration": ("/register", response(404), "Registration failed: 404"),
@@ -2144,19 +2139,28 @@ async def test_a_sign_in_that_fails_says_why_in_one_sentence(
 
 
 @POSIX
-async def test_without_a_browser_the_address_is_printed_and_ctrl_c_ends_it(
-    guarded: Guarded,
+@pytest.mark.parametrize("end", ["Ctrl-C", "bad tokens"])
+async def test_the_address_is_printed_and_no_token_is_logged(
+    end: str, guarded: Guarded
 ) -> None:
+    guarded.paths["/token"] = BAD_TOKENS
     url = guarded.at()["url"]
-    line = [sys.executable, workbench.__file__, "--login", url]
-    streams: Any = {"env": os.environ | {"BROWSER": "", "PATH": ""}, "stdout": PIPE}
+    line = [sys.executable, workbench.__file__, "--verbose", "--login", url]
+    variables = {"BROWSER": "", "PATH": ""}  # so there is no browser
+    streams: Any = {"stdout": PIPE, "stderr": subprocess.STDOUT}
+    streams["env"] = os.environ | variables
     process: Any = await anyio.open_process(line, **streams)
     printed = b""
-    while guarded.at("/authorize?")["url"] not in printed.decode():
+    while not (address := re.search(rb"(?m)^http.*\n", printed)):
         printed += await process.stdout.receive()
-    process.send_signal(signal.SIGINT)
+    if end == "Ctrl-C":
+        process.send_signal(signal.SIGINT)
+    else:
+        async with httpx2.AsyncClient(follow_redirects=True) as browser:
+            await browser.get(address[0].decode().strip())
     assert await process.wait() == 1
-    assert b"Not signed in to " in await process.stdout.receive()
+    printed += await process.stdout.receive()
+    assert b"Not signed in to " in printed and b"sesame" not in printed
     await process.aclose()
 
 
