@@ -2086,6 +2086,7 @@ async def test_no_fault_and_no_cancelled_call_loses_the_tokens(
         call = asyncio.ensure_future(use(client, "a", "echo"))
         await until(lambda: len(guarded.refreshes) == 2)
         call.cancel()
+        await client.list_tools()  # the cancellation came before
         guarded.gate.set()
         assert text(await use(client, "a", "echo")) == "ok"
         assert len(guarded.refreshes) == 2

@@ -1923,19 +1923,19 @@ if sys.platform == "win32":
 # serves only reads and refreshes the tokens, and never opens a browser.
 # https://modelcontextprotocol.io/specification/2025-11-25/basic/authorization
 
-# The parts of a token response that are stored. The time of expiry is not needed: the
-# server says 401.
+# The parts of a token response that are stored. The time of expiry is not among them,
+# because the server's 401 tells the same without a clock.
 _KEPT = {"access_token", "refresh_token"}
 
 
 class SignIn(httpx2.Auth):
-    """The sign-in to a remote server, which is stored in a file.
+    """The sign-in to a remote server, stored in a file.
 
     The file is read for each request. So another process may refresh the tokens, and a
-    new sign-in needs no restart. The SDK's `OAuthClientProvider` does not serve here:
-    while one request waits for its response, its lock makes all others wait. After a
-    restart, the provider does not know the token endpoint. Nor does it know of other
-    processes.
+    new sign-in needs no restart. The SDK's `OAuthClientProvider` does not serve here.
+    While one request waits for its response, the provider's lock makes all others wait.
+    After a restart, the provider does not know the token endpoint. Other processes are
+    unknown to it.
     """
 
     def __init__(self, url: str, learn: Callable[..., None]) -> None:
@@ -1948,7 +1948,7 @@ class SignIn(httpx2.Auth):
         self._path = Path(os.path.expanduser("~/.mcp-workbench"), f"{name}.json")
 
     def load(self) -> JSON:
-        """What is stored; nothing if there is no file, or a broken one."""
+        """The stored sign-in; empty if there is no file, or a broken one."""
         with suppress(OSError, ValueError, TypeError, LookupError):
             stored: JSON = from_json(self._path.read_bytes())
             self._learn(stored["access_token"], stored["refresh_token"] or "")
@@ -1987,7 +1987,7 @@ class SignIn(httpx2.Auth):
                 yield request
 
     async def _renew(self, refused: JSON) -> JSON:
-        """What is stored after the access token was refused; nothing if all was.
+        """The sign-in after its access token was refused; empty if it is over.
 
         One process at a time refreshes the tokens. A refresh token that is used twice
         may count as stolen, and end the sign-in.
@@ -1999,8 +1999,8 @@ class SignIn(httpx2.Auth):
             stored = self.load()
             if stored != refused:
                 return stored
-            # The answer to a refresh has the only token that is valid from then on, so
-            # a refresh is not cancelled with the call that needs it.
+            # A refresh is not cancelled with the call that needs it, because the answer
+            # has the only refresh token that is valid from then on.
             with anyio.CancelScope(shield=True):
                 renewed = await self._refresh(stored)
             # During the refresh, a person may have signed in anew, or out.
@@ -2009,7 +2009,7 @@ class SignIn(httpx2.Auth):
             return renewed
 
     async def _refresh(self, stored: JSON) -> JSON:
-        """What to store after a refresh; nothing if the sign-in is over.
+        """The sign-in with new tokens; empty if the authorization server refuses.
 
         Raises `ToolError` for any other failure, because a later refresh may succeed.
         """
