@@ -728,8 +728,7 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
     environment = {k: v for k, v in os.environ.items() if k not in config.withheld}
     # A file may name `${PATH}` or `${HOME}`, but every server needs these variables.
     # The SDK has a list of such variables, which are put back.
-    environment |= get_default_environment()
-    shared = Shared(config.mask, config.learn, environment)
+    shared = Shared(config.mask, config.learn, environment | get_default_environment())
     async with anyio.create_task_group() as task_group:
         yield Workbench(config, shared, task_group)
         task_group.cancel_scope.cancel()
@@ -2014,8 +2013,7 @@ class SignIn(httpx2.Auth):
         Raises `ToolError` for any other failure, because a later refresh may succeed.
         """
         url = stored["token_url"]
-        form = {**stored["form"], "grant_type": "refresh_token"}
-        form["refresh_token"] = stored["refresh_token"]
+        form = stored["form"] | {"refresh_token": stored["refresh_token"]}
         with anyio.move_on_after(TOKEN_TIMEOUT), suppress(httpx2.HTTPError):
             async with httpx2.AsyncClient(timeout=None) as http:
                 response = await http.post(url, data=form, headers=stored["headers"])
@@ -2092,7 +2090,9 @@ class Login:
             await flow.aclose()
             listener.close()
         context = cast(Any, provider.context)
-        form = {"client_id": context.client_info.client_id}
+        # What a refresh sends, but for the refresh token.
+        client_id = context.client_info.client_id
+        form = {"grant_type": "refresh_token", "client_id": client_id}
         if context.should_include_resource_param():
             form["resource"] = context.get_resource_url()
         form, headers = context.prepare_token_auth(form, {})
