@@ -220,12 +220,17 @@ if __name__ == "__main__":
     sys.exit()
 
 import asyncio
+import base64
 import datetime
+import hashlib
 import logging
+import shlex
 import socket
 import subprocess
 import threading
 import tomllib
+import urllib.parse
+import webbrowser
 import zlib
 import zoneinfo
 
@@ -1705,7 +1710,7 @@ BOMB = zlib.compress(b" " * (130 << 20), 1)
 # How a request fails; what its call is told, as a pattern. A server that answers so
 # at its path does not connect.
 FAILED: dict[str, tuple[bytes, str]] = {
-    "401": (response(401), "HTTP 401, .*`headers`.*OAuth.*npx -y mcp-remote"),
+    "401": (response(401), "HTTP 401.* `headers`"),
     "403": (response(403, DENIAL), "Go away"),
     "429": (response(429, "Too\nmany"), "HTTP 429"),
     "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
@@ -1891,6 +1896,273 @@ async def test_servers_of_npm_and_pypi_do_their_work(tmp_path: Path) -> None:
         assert "Success" in text(await use(client, "files", "write_file", given))
     assert_is_now(now["datetime"], datetime.UTC)
     assert (tmp_path / "written").read_text("utf-8") == "Größe"
+
+
+# === Sign-in ==========================================================================
+
+
+class Guarded(Remote):
+    """A remote server that wants a sign-in, and gives the tokens itself, as in OAuth.
+
+    Both tokens change with each refresh. A refresh token that comes twice ends all, as
+    a stolen one would. `paths` has other answers: an HTTP response, or parameters of
+    the redirect from `/authorize`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers |= {"echo": text_result("ok"), "leak": self.leak}
+        self.paths: dict[str, Any] = {}
+        self.given: dict[str, str] = {}  # to the browser, and what goes with its code
+        self.issued: list[str] = []  # access and refresh tokens, the last ones last
+        self.accepted: set[str] = set()  # access tokens
+        self.refreshes: list[str] = []  # the tokens that came
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def leak(self, message: dict[str, Any], _: Any) -> bytes:
+        error = {"code": -32000, "message": f"You are {self.headers['authorization']}"}
+        return response(200, {"id": message["id"], "error": error})
+
+    async def respond(self, head: str, body: bytes, stream: Any) -> bytes:
+        url = httpx2.URL(head.split()[1])
+        headers = dict(re.findall(r"(?m)^([\w-]+): (.*)\r$", head.lower()))
+        if url.path == "/mcp":
+            if headers.get("authorization", "")[7:] in self.accepted:
+                return await super().respond(head, body, stream)
+            # Its body never ends, and has all tokens.
+            stream.write(STREAM.replace(b"200", b"401") + str(self.issued).encode())
+            await anyio.sleep_forever()
+        origin = self.at("")["url"]
+        given = dict(url.params) | dict(urllib.parse.parse_qsl(body.decode()))
+        other = self.paths.get(url.path, {})
+        if isinstance(other, bytes):
+            return other
+        if "/.well-known/" in url.path:
+            about: dict[str, Any] = {"issuer": origin, "resource": f"{origin}/mcp"}
+            about["authorization_servers"] = [origin]
+            about["registration_endpoint"] = f"{origin}/register"
+            about["authorization_endpoint"] = f"{origin}/authorize"
+            about["token_endpoint"] = f"{origin}/token"
+            return response(200, json.dumps(about))
+        if url.path == "/register":
+            return response(201, json.dumps(json.loads(body) | {"client_id": "us"}))
+        if url.path == "/authorize":
+            self.given = given
+            back = {"state": given["state"], "code": "the-code"} | other
+            to = f"{given['redirect_uri']}?{urllib.parse.urlencode(back)}"
+            return response(302, location=to)
+        return await self.give_tokens(given)
+
+    async def give_tokens(self, given: dict[str, str]) -> bytes:
+        assert given["client_id"] == "us" and given["resource"].endswith("/mcp")
+        if "code" in given:
+            proof = hashlib.sha256(given["code_verifier"].encode()).digest()
+            challenge = self.given["code_challenge"] + "="
+            assert base64.urlsafe_b64encode(proof).decode() == challenge
+        else:
+            self.refreshes.append(given["refresh_token"])
+            await self.gate.wait()
+            if given["refresh_token"] != self.issued[-1]:
+                self.accepted.clear()
+                return response(400, '{"error": "invalid_grant"}')
+        tokens = {"access_token": os.urandom(16).hex(), "token_type": "bearer"}
+        tokens["refresh_token"] = os.urandom(16).hex()
+        self.issued += [tokens["access_token"], tokens["refresh_token"]]
+        self.accepted = {tokens["access_token"]}
+        return response(200, json.dumps(tokens))
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path, monkeypatch: Monkey) -> AsyncIterator[Guarded]:
+    """A guarded server, a home without tokens, and a browser whose user says yes."""
+    monkeypatch.setenv(HOME, str(tmp_path))
+    monkeypatch.delenv("UV", raising=False)
+
+    def follow(url: str) -> bool:
+        httpx2.get(url, follow_redirects=True)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", follow)
+    guarded = Guarded()
+    await guarded.listen()
+    yield guarded
+    guarded.listener.close()
+
+
+def login_command(url: str) -> str:
+    return f"{sys.executable} {workbench.__file__} --login {url}"
+
+
+async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
+    guarded: Guarded, tmp_path: Path, capsys: Capture, log: Logs
+) -> None:
+    """And a new sign-in needs no restart; no token is logged or told."""
+    entry = guarded.at("/mcp?key=sesame-sesame")
+    url = guarded.at()["url"]
+    wanted = f"HTTP 401: set `headers`, or sign in with: {login_command(url)}"
+    async with connected(a=entry) as client:
+        for _ in range(2):
+            assert (await error_of(client, "a", "echo")).endswith(wanted)
+            assert await workbench.log_in(url) == 0
+            assert capsys.readouterr().out.endswith(f"Signed in to {url}\n")
+            slow = asyncio.ensure_future(use(client, "a", "wait"))
+            await until(lambda: "wait" in guarded.calls)
+            guarded.accepted.clear()  # the access token has expired
+            assert text(await use(client, "a", "echo")) == "ok"
+            guarded.released.set()
+            assert text(await slow) == "released"
+            told = await error_of(client, "a", "leak")
+            assert told.endswith("You are bearer ***")
+            guarded.accepted.clear()
+            async with connected(a=entry) as restarted:
+                assert text(await use(restarted, "a", "echo")) == "ok"
+            guarded.accepted.clear()
+            guarded.issued.append("revoked")
+            assert (await error_of(client, "a", "echo")).endswith(wanted)
+            guarded.calls.clear()
+    config = workbench.parse_config(configuration(a=entry))
+    assert await workbench.check(config) == 1
+    assert f"{wanted}\n" in capsys.readouterr().out
+    assert len(guarded.refreshes) == 6
+    files = list((tmp_path / ".mcp-workbench").glob("*.json"))
+    assert len(files) == 1 and not [t for t in guarded.issued if t in log.text]
+    if not WINDOWS:
+        assert files[0].stat().st_mode & 0o777 == 0o600
+        assert files[0].parent.stat().st_mode & 0o777 == 0o700
+
+
+@POSIX
+def test_the_told_command_can_be_pasted(monkeypatch: Monkey) -> None:
+    """Under uv, the interpreter is in a cache; a query may be secret."""
+    monkeypatch.setattr(workbench, "__file__", "/a folder/workbench.py")
+    for uv, start in ((None, [sys.executable]), ("/a/u v", ["/a/u v", "run"])):
+        if uv:
+            monkeypatch.setenv("UV", uv)
+        else:
+            monkeypatch.delenv("UV", raising=False)
+        told = workbench.SignIn("https://x.org/mcp?key=secret", pytest.fail).hint
+        words = shlex.split(told.partition(": ")[2])
+        rest = ["/a folder/workbench.py", "--login", "https://x.org/mcp"]
+        assert words == [*start, *rest]
+
+
+async def test_of_four_workbenches_one_refreshes(
+    guarded: Guarded, tmp_path: Path
+) -> None:
+    await workbench.log_in(guarded.at()["url"])
+
+    def use_once(name: str) -> str:
+        (tmp_path / name).mkdir()
+        with Wire(tmp_path / name, guarded=guarded.at()).initialize() as wire:
+            waiting.append(name)
+            expired.wait(PATIENCE)
+            return wire.use("guarded")
+
+    waiting: list[str] = []
+    expired = threading.Event()
+    uses = [asyncio.ensure_future(asyncio.to_thread(use_once, n)) for n in "abcd"]
+    await until(lambda: len(waiting) == 4, PATIENCE)
+    guarded.accepted.clear()
+    expired.set()
+    assert await asyncio.gather(*uses) == ["ok"] * 4
+    assert len(guarded.refreshes) == 1
+
+
+async def test_no_fault_and_no_cancelled_call_loses_the_tokens(
+    guarded: Guarded,
+) -> None:
+    await workbench.log_in(guarded.at()["url"])
+    async with connected(a=guarded.at()) as client:
+        for answer in (response(500), response(429, '{"error": "x"}'), b"", STREAM):
+            guarded.accepted.clear()
+            guarded.paths["/token"] = answer
+            told = await error_of(client, "a", "echo")
+            assert re.search("no new tokens .*/token, try again later", told), answer
+        del guarded.paths["/token"]
+        assert text(await use(client, "a", "echo")) == "ok"
+        guarded.accepted.clear()
+        guarded.gate = asyncio.Event()
+        call = asyncio.ensure_future(use(client, "a", "echo"))
+        await until(lambda: len(guarded.refreshes) == 2)
+        call.cancel()
+        await client.list_tools()  # the cancellation came before
+        guarded.gate.set()
+        assert text(await use(client, "a", "echo")) == "ok"
+        assert len(guarded.refreshes) == 2
+        guarded.accepted.clear()  # so the end of the session is refused
+    assert len(guarded.refreshes) == 2
+
+
+async def test_a_key_of_ones_own_is_used_instead(remote: Remote) -> None:
+    url = remote.at()["url"]
+    tokens = {"access_token": "other", "refresh_token": None}
+    workbench.SignIn(url, pytest.fail).save(tokens)
+    login = {"url": url.replace("//", "//user:word@")}
+    header = remote.at(headers={"authorization": "Bearer own"})
+    async with connected(a=login, b=header) as client:
+        for server in "ab":
+            assert text(await use(client, server, "ok")) == "ok"
+    assert remote.secrets == {"basic dxnlcjp3b3jk", "bearer own"}
+
+
+# How a sign-in fails: the path that answers otherwise, its answer; what is said.
+BAD_TOKENS = response(200, '{"accessToken": "sesame-sesame"}')
+LOGINS: dict[str, tuple[str, Any, str]] = {
+    "denied": ("/authorize", {"error": "access_denied"}, "access_denied"),
+    "forged": ("/authorize", {"state": "x"}, "State parameter mismatch: "),
+    "nobody": ("/authorize", response(200, "Who?"), "stopped, or not .* 0.5 seconds"),
+    "no registration": ("/register", response(404), "Registration failed: 404"),
+    "no tokens": ("/token", response(403, "Why?"), "Token exchange failed .403.: Why?"),
+    "bad tokens": ("/token", BAD_TOKENS, "Invalid token response: 1 validation error"),
+    "no answer": ("/token", b"", ".*disconnected"),
+    "no folder": ("/", b"", ".*exists.*mcp-workbench"),
+}
+
+
+@pytest.mark.parametrize("how", LOGINS)
+async def test_a_sign_in_that_fails_says_why_in_one_sentence(
+    how: str, guarded: Guarded, tmp_path: Path, capsys: Capture, monkeypatch: Monkey
+) -> None:
+    path, answer, why = LOGINS[how]
+    guarded.paths[path] = answer
+    if how == "nobody":
+        monkeypatch.setattr(workbench, "LOGIN_TIMEOUT", 0.5)
+    if how == "no folder":
+        (tmp_path / ".mcp-workbench").touch()
+    url = guarded.at()["url"]
+    assert await workbench.log_in(url) == 1
+    printed = capsys.readouterr().out
+    assert (
+        re.search(f"(?m)^Not signed in to {url}: {why}", printed)
+        and "sesame" not in printed
+    )
+
+
+@POSIX
+@pytest.mark.parametrize("end", ["Ctrl-C", "bad tokens"])
+async def test_the_address_is_printed_and_no_token_is_logged(
+    end: str, guarded: Guarded
+) -> None:
+    guarded.paths["/token"] = BAD_TOKENS
+    url = guarded.at()["url"]
+    line = [sys.executable, workbench.__file__, "--verbose", "--login", url]
+    variables = {"BROWSER": "", "PATH": ""}  # so there is no browser
+    streams: Any = {"stdout": PIPE, "stderr": subprocess.STDOUT}
+    streams["env"] = os.environ | variables
+    process: Any = await anyio.open_process(line, **streams)
+    printed = b""
+    while not (address := re.search(rb"(?m)^http.*\n", printed)):
+        printed += await process.stdout.receive()
+    if end == "Ctrl-C":
+        process.send_signal(signal.SIGINT)
+    else:
+        async with httpx2.AsyncClient(follow_redirects=True) as browser:
+            await browser.get(address[0].decode().strip())
+    assert await process.wait() == 1
+    printed += await process.stdout.receive()
+    assert b"Not signed in to " in printed and b"sesame" not in printed
+    await process.aclose()
 
 
 # === Built-in toolbox =================================================================
@@ -2178,6 +2450,7 @@ COMMAND_LINES = {
     "bad.json --check": (True, "^mcpServers.bad: expected"),  # and nothing is started
     "workbench-config.json --toolbox": (True, "expected no CONFIG.* with --toolbox"),
     "workbench-config.json --http 0": (True, "expected no CONFIG.* with .*--http"),
+    "bad.json --login https://x": (True, "expected nothing but the URL with --login"),
     "--toolbox --http 99999": (True, "PORT.* found 99999"),
 }
 

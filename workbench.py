@@ -36,6 +36,7 @@ import enum
 import fnmatch
 import functools
 import gc
+import hashlib
 import inspect
 import json
 import logging.handlers
@@ -43,10 +44,13 @@ import math
 import os
 import queue
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import webbrowser
 import zoneinfo
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -54,7 +58,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import sleep
-from typing import Annotated, Any, NamedTuple, cast, get_args
+from typing import IO, Annotated, Any, NamedTuple, cast, get_args
 
 # The SDK is written on anyio, whose cancel scopes and task groups serve here as well.
 # asyncio does what anyio lacks: processes that report their exit, and tasks and timers
@@ -68,12 +72,14 @@ try:
     import httpx2
     import uvicorn
     from mcp import Client, ClientSession, MCPError, ServerSession, types
+    from mcp.client.auth import OAuthClientProvider
     from mcp.client.stdio import get_default_environment
     from mcp.server.lowlevel.server import Server
     from mcp.server.sse import SseServerTransport
+    from mcp.shared import auth
     from mcp.shared.dispatcher import ProgressFnT
     from mcp.shared.message import SessionMessage
-    from pydantic import BeforeValidator, Field, TypeAdapter
+    from pydantic import AnyUrl, BeforeValidator, Field, TypeAdapter
     from pydantic_core import ArgsKwargs, ValidationError, from_json, to_json
     from starlette.requests import Request
     from starlette.responses import Response
@@ -93,6 +99,8 @@ OPEN_TIMEOUT = 5.0  # for slower servers while one is up, and for a new listing
 ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
 START_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
 CONNECT_TIMEOUT = 10.0  # for an HTTP connection, not for the answer
+TOKEN_TIMEOUT = 20.0  # for a request to an authorization server
+LOGIN_TIMEOUT = 300.0  # for a person to sign in
 HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new one
 LISTING_PAUSE = 1.0  # between two listings of a server that is up
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
@@ -165,6 +173,11 @@ class WorkbenchConfig:
     withheld: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()  # longest first, because one may contain another
     source: str = ""  # where it came from, for messages
+    learnt: deque[str] = field(default_factory=functools.partial(deque, maxlen=99))
+
+    def learn(self, *texts: str) -> None:
+        """Mask these texts, too, such as new tokens of a remote server."""
+        self.learnt.extend(_find_forms(set(texts).difference(self.learnt)))
 
     def mask(self, text: str) -> str:
         """The text with `***` for each known secret, and without control characters.
@@ -173,7 +186,7 @@ class WorkbenchConfig:
         would not be found.
         """
         text = _unescape(text)
-        for secret in self.secrets:
+        for secret in (*self.secrets, *self.learnt):
             text = text.replace(secret, "***")
             # A line may be cut within a secret, or its writer may have been killed.
             start = text.rfind(secret[:8])
@@ -715,7 +728,7 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
     environment = {k: v for k, v in os.environ.items() if k not in config.withheld}
     # A file may name `${PATH}` or `${HOME}`, but every server needs these variables.
     # The SDK has a list of such variables, which are put back.
-    shared = Shared(config.mask, environment | get_default_environment())
+    shared = Shared(config.mask, config.learn, environment | get_default_environment())
     async with anyio.create_task_group() as task_group:
         yield Workbench(config, shared, task_group)
         task_group.cancel_scope.cancel()
@@ -1192,6 +1205,7 @@ class Shared:
     """
 
     mask: Mask
+    learn: Callable[..., None]  # has further secrets masked
     environment: Mapping[str, str]  # inherited by every server process
     client: ServerSession | None = None
     log_level: types.LoggingLevel = "debug"  # the lowest that the client wants to see
@@ -1539,7 +1553,7 @@ SESSION_ID = "mcp-session-id"
 _HEADERS = {"accept": "application/json, text/event-stream"}
 _HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 _URL_HINT = "is the path right, often /mcp?"
-_LOGIN_HINT = "check `headers`; for OAuth, use `npx -y mcp-remote URL`"
+_LOGIN_HINT = "check `headers`"
 
 Failure = ToolError | MCPError | None
 
@@ -1692,8 +1706,14 @@ class RemoteServer(Transport):
         # notification was sent, so that `_listen` may begin.
         self._is_ready = anyio.Event()
         self._is_sse = self.config.transport == "sse"
+        headers = httpx2.Headers(self.config.headers)
+        # The person's own key, in a header or in the URL, is used instead of a sign-in.
+        self._sign_in = None
+        if "authorization" not in headers and not self._url.userinfo:
+            self._sign_in = SignIn(self.config.url, self.shared.learn)
         self._http = httpx2.AsyncClient(
-            headers=httpx2.Headers(self.config.headers) | _HEADERS,
+            auth=self._sign_in,
+            headers=headers | _HEADERS,
             # Only connecting has a timeout: a call may run for hours, an upload may be
             # slow, and a request beyond 200 waits for a free connection.
             timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
@@ -1836,6 +1856,8 @@ class RemoteServer(Transport):
         if (status, sent.method) == (404, "POST") and SESSION_ID in sent.headers:
             # The server does not know the session, and so it has executed nothing.
             return NotDelivered(text)
+        if status == 401 and self._sign_in:
+            return ToolError(f"HTTP 401: {self._sign_in.hint}")
         message = read_message(body.encode())
         if isinstance(message, types.JSONRPCError) and str(message.id) == awaited:
             error = message.error
@@ -1892,6 +1914,228 @@ if sys.platform == "win32":
             win32job.TerminateJobObject(job, 1)
         kind = win32job.JobObjectBasicAccountingInformation
         return bool(win32job.QueryInformationJobObject(job, kind)["ActiveProcesses"])
+
+
+# === Sign-in ==========================================================================
+# OAuth for remote servers. A person signs in once, with `--login` and a browser. The
+# tokens are kept in a file that all workbenches of this user share. A workbench that
+# serves only reads and refreshes the tokens, and never opens a browser.
+# https://modelcontextprotocol.io/specification/2025-11-25/basic/authorization
+
+# The parts of a token response that are stored. The time of expiry is not among them,
+# because the server's 401 tells the same without a clock.
+_KEPT = {"access_token", "refresh_token"}
+
+
+class SignIn(httpx2.Auth):
+    """The sign-in to a remote server, stored in a file.
+
+    The file is read for each request. So another process may refresh the tokens, and a
+    new sign-in needs no restart. The SDK's `OAuthClientProvider` does not serve here.
+    While one request waits for its response, the provider's lock makes all others wait.
+    After a restart, the provider does not know the token endpoint. Other processes are
+    unknown to it.
+    """
+
+    def __init__(self, url: str, learn: Callable[..., None]) -> None:
+        self._learn = learn
+        # The query may be a secret, which the hint must not show.
+        address = url.partition("?")[0]
+        self.hint = f"set `headers`, or sign in with: {_login_command(address)}"
+        # Clients pass on few variables, so the folder does not depend on XDG_STATE_HOME.
+        name = hashlib.sha256(address.encode()).hexdigest()
+        self._path = Path(os.path.expanduser("~/.mcp-workbench"), f"{name}.json")
+
+    def load(self) -> JSON:
+        """The stored sign-in; empty if there is no file, or a broken one."""
+        with suppress(OSError, ValueError, TypeError, LookupError):
+            stored: JSON = from_json(self._path.read_bytes())
+            self._learn(stored["access_token"], stored["refresh_token"] or "")
+            return stored
+        return {}
+
+    def save(self, stored: JSON) -> None:
+        """Replace the file. Nobody else can read it, and nobody reads a half of it."""
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=self._path.parent)
+        with open(descriptor, "wb") as file:
+            file.write(to_json(stored))
+        os.replace(name, self._path)
+
+    async def async_auth_flow(self, request: httpx2.Request) -> Any:
+        """Send a request with the access token; after a 401, once more with a new one.
+
+        A server that answers 401 has not executed the request. httpx2 sends what this
+        generator yields, and `yield` returns the response.
+        https://www.rfc-editor.org/rfc/rfc9110#section-15.5.2
+        """
+        stored = self.load()
+        if stored:
+            request.headers["authorization"] = f"Bearer {stored['access_token']}"
+        response = yield request
+        if response.status_code != 401:
+            return
+        # The body of a 401 may never end, and httpx2 would read it before a retry.
+        await response.stream.aclose()
+        response.stream = httpx2.ByteStream(b"")
+        # A session is deleted when the program ends, and would take a refresh with it.
+        if stored and request.method != "DELETE":
+            stored = await self._renew(stored)
+            if stored:
+                request.headers["authorization"] = f"Bearer {stored['access_token']}"
+                yield request
+
+    async def _renew(self, refused: JSON) -> JSON:
+        """The sign-in after its access token was refused; empty if it is over.
+
+        One process at a time refreshes the tokens. A refresh token that is used twice
+        may count as stolen, and end the sign-in.
+        """
+        with open(self._path.with_suffix(".lock"), "ab") as file:  # noqa: ASYNC230
+            while not _try_lock(file):
+                await anyio.sleep(0.05)
+            # Another process may have refreshed the tokens while this one waited.
+            stored = self.load()
+            if stored != refused:
+                return stored
+            # A refresh is not cancelled with the call that needs it, because the answer
+            # has the only refresh token that is valid from then on.
+            with anyio.CancelScope(shield=True):
+                renewed = await self._refresh(stored)
+            # During the refresh, a person may have signed in anew, or out.
+            if self.load() == stored:
+                self.save(renewed)
+            return renewed
+
+    async def _refresh(self, stored: JSON) -> JSON:
+        """The sign-in with new tokens; empty if the authorization server refuses.
+
+        Raises `ToolError` for any other failure, because a later refresh may succeed.
+        """
+        url = stored["token_url"]
+        form = stored["form"] | {"refresh_token": stored["refresh_token"]}
+        with anyio.move_on_after(TOKEN_TIMEOUT), suppress(httpx2.HTTPError):
+            async with httpx2.AsyncClient(timeout=None) as http:
+                response = await http.post(url, data=form, headers=stored["headers"])
+            with suppress(ValidationError):
+                tokens = auth.OAuthToken.model_validate_json(response.content)
+                # Without a new refresh token, the old one stays valid.
+                return stored | tokens.model_dump(include=_KEPT, exclude_none=True)
+            # Some servers refuse with status 200. 429 is for too many requests.
+            is_final = response.status_code < 500 and response.status_code != 429
+            if is_final and b'"error"' in response.content:
+                return {}
+        raise ToolError(f"no new tokens came from {url}, try again later")
+
+
+def _login_command(url: str) -> str:
+    """The command that signs a person in, as it is typed in a terminal."""
+    words = [sys.executable, os.path.abspath(__file__), "--login", url]
+    if "UV" in os.environ:
+        # The interpreter is in a cache of uv, which may be emptied.
+        words[:1] = [os.environ["UV"], "run"]
+    if sys.platform == "win32":
+        return subprocess.list2cmdline(words)
+    return shlex.join(words)
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    """Lock a file until it is closed, unless another process has locked it."""
+    with suppress(BlockingIOError, PermissionError):
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+class Login:
+    """One sign-in in a browser, which comes back to a port of this machine.
+
+    The SDK's `OAuthClientProvider` knows the protocol. A `Login` is its storage, which
+    keeps nothing, and its way to the browser and back.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._returned: asyncio.Future[JSON] = asyncio.Future()
+
+    async def _forget(self, *_: object) -> None:
+        """Each login begins anew, and `run` returns what is to be stored."""
+
+    get_tokens = set_tokens = get_client_info = set_client_info = _forget
+
+    async def run(self) -> JSON:
+        """Sign in, and return what a `SignIn` stores. Raises whatever prevents that."""
+        listener = await asyncio.start_server(self._take, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        metadata = auth.OAuthClientMetadata(
+            client_name="MCP Workbench",
+            redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}/callback")],
+            token_endpoint_auth_method="none",
+        )
+        way = self._show, self._wait
+        provider = OAuthClientProvider(self._url, metadata, cast(Any, self), *way)
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        request = httpx2.Request("POST", self._url, headers=_HEADERS, json=ping)
+        flow = provider.async_auth_flow(request)
+        try:
+            token_url = await self._get_tokens(flow, provider)
+        finally:
+            await flow.aclose()
+            listener.close()
+        context = cast(Any, provider.context)
+        # What a refresh sends, but for the refresh token.
+        client_id = context.client_info.client_id
+        form = {"grant_type": "refresh_token", "client_id": client_id}
+        if context.should_include_resource_param():
+            form["resource"] = context.get_resource_url()
+        form, headers = context.prepare_token_auth(form, {})
+        tokens = context.current_tokens.model_dump(include=_KEPT)
+        return {**tokens, "token_url": token_url, "form": form, "headers": headers}
+
+    async def _get_tokens(self, flow: Any, provider: OAuthClientProvider) -> str:
+        """Make the requests of the provider's flow; return the URL that gave tokens.
+
+        As the `auth` of an HTTP client, the provider would make them without timeouts.
+        """
+        async with httpx2.AsyncClient(timeout=TOKEN_TIMEOUT) as http:
+            # With `stream`, a body that never ends is not read.
+            response = await http.send(await anext(flow), stream=True)
+            # Some servers answer 401 only when a tool is called.
+            response.status_code = 401
+            while True:
+                request = await flow.asend(response)
+                if provider.context.current_tokens:
+                    return str(response.request.url)
+                response = await http.send(request)
+
+    async def _show(self, url: str) -> None:
+        print(f"Sign in at this address, if your browser does not show it yet:\n{url}")
+        # A browser within the terminal blocks until it is closed.
+        asyncio.get_running_loop().run_in_executor(None, webbrowser.open, url)
+
+    async def _take(self, reader: asyncio.StreamReader, writer: Any) -> None:
+        """Take what the authorization server sends through the browser."""
+        head = await reader.readuntil(b"\r\n\r\n")
+        query = dict(httpx2.URL(head.split()[1].decode()).params)
+        # Browsers ask for an icon as well.
+        if query.keys() & {"code", "error"} and not self._returned.done():
+            self._returned.set_result(query)
+        text = b"Close this page. The terminal says whether you are signed in."
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + text)
+        writer.close()
+
+    async def _wait(self) -> auth.AuthorizationCodeResult:
+        query = await self._returned
+        if "error" in query:
+            raise ToolError(query.get("error_description") or query["error"])
+        return auth.AuthorizationCodeResult.model_validate(query)
 
 
 # === Built-in toolbox =================================================================
@@ -2142,6 +2386,25 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     return int(result.is_error)
 
 
+async def log_in(url: str) -> int:
+    """Have a person sign in to a remote server. Returns the exit status."""
+    config = WorkbenchConfig({})
+    failed = f"Not signed in to {url}: "
+    outcome = f"{failed}stopped, or not done within {LOGIN_TIMEOUT:g} seconds"
+    try:
+        with anyio.move_on_after(LOGIN_TIMEOUT):
+            SignIn(url, config.learn).save(await Login(url).run())
+            outcome = f"Signed in to {url}"
+    except Exception as error:  # noqa: BLE001
+        # Further lines of the SDK's errors may show tokens. `mask` takes control
+        # characters out, which a server may have sent to the terminal.
+        outcome = failed + config.mask(explain(error)).splitlines()[0]
+    finally:
+        # Ctrl-C cancels this task, which passes here as well.
+        print(outcome)
+    return int(outcome.startswith(failed))
+
+
 # How the process ends: a signal cancels the work, or the end of stdin or stdout ends
 # it. Both stop all servers. Then the process exits. Meanwhile a thread counts down. If
 # the end takes longer than `EXIT_TIMEOUT`, the thread kills the servers and exits.
@@ -2237,6 +2500,7 @@ def parse_arguments() -> argparse.Namespace:
     add("config", nargs="?", type=Path, metavar="CONFIG", help="a configuration file")
     either("--check", action="store_true", help="start every server, report on each")
     either("--call", nargs="+", metavar=("NAME", "JSON"), help="call one tool")
+    either("--login", metavar="URL", help="sign in to a remote server")
     add("--toolbox", action="store_true", help="serve the built-in echo and time")
     add("--http", metavar="[HOST:]PORT", type=_http_address, help="... over HTTP")
     add("--verbose", action="store_const", const=logging.DEBUG, help="log debug lines")
@@ -2245,6 +2509,8 @@ def parse_arguments() -> argparse.Namespace:
     is_toolbox = any((options.toolbox, options.http))
     if is_toolbox and any((options.config, options.check, options.call)):
         parser.error("expected no CONFIG, --check or --call with --toolbox or --http")
+    if options.login and any((options.config, is_toolbox)):
+        parser.error("expected nothing but the URL with --login")
     return options
 
 
@@ -2269,7 +2535,7 @@ def main() -> None:
     # Other loggers but uvicorn's are silent, because the SDK logs shortened messages of
     # servers. A secret that was cut is not found, and so not masked.
     logging.basicConfig(format=form, handlers=[handler], level=logging.CRITICAL + 1)
-    is_serving = not any((options.check, options.call))
+    is_serving = not any((options.check, options.call, options.login))
     log.setLevel(options.verbose or (logging.INFO if is_serving else logging.WARNING))
     # Parsing a large message makes many objects, and no garbage. Python 3.11 would
     # search them so often that parsing takes seconds, while no other thread can run.
@@ -2277,7 +2543,9 @@ def main() -> None:
     status = int(not is_serving)  # of work that was stopped
     on_end = functools.partial(_thread.start_new_thread, _end_by_force, (status,))
     work: Work
-    if options.http:
+    if options.login:
+        work = log_in(options.login)
+    elif options.http:
         work = serve_http(*options.http)
     elif options.toolbox:
         work = serve_stdio(create_toolbox_server(), on_end)
