@@ -599,7 +599,11 @@ def test_another_clients_file_works(
         words = [f"{name}:", server.command or server.url]
         if server.transport == "sse":
             words.append("sse")
-        words += [*server.args, *server.env.values(), *server.headers.values()]
+        words += [
+            *server.args,
+            *map(str, server.env.values()),
+            *server.headers.values(),
+        ]
         words += [f"+{each}" for each in server.tool_filters if each != "*"]
         words += [f"-{each}" for each in sorted(server.excluded_tools)]
         words.append(box.description.replace(f"Tools of the MCP server '{name}'", ""))
@@ -607,6 +611,59 @@ def test_another_clients_file_works(
     if log.messages:
         found.append("! " + " ".join(line.split(": ")[0] for line in log.messages))
     assert found == expected and "ECRET" not in log.text
+
+
+# The keys of a server in the schemas of clients: those that are honoured, and, behind
+# the stroke, those that are only told, because something else may have been meant.
+CLIENT_KEYS = """
+Claude Code: type command args env url headers | alwaysLoad headersHelper oauth role \
+timeout toolPermissions
+Codex: command args env cwd url http_headers env_http_headers bearer_token_env_var \
+enabled enabled_tools disabled_tools | auth default_tools_approval_mode env_vars \
+environment_id http_headers_helper oauth oauth_resource required scopes \
+startup_readiness startup_timeout_ms startup_timeout_sec supports_parallel_tool_calls \
+tool_timeout_sec
+Gemini CLI: command args env cwd url httpUrl headers type description includeTools \
+excludeTools | authProviderType extension oauth targetAudience targetServiceAccount tcp \
+timeout trust
+opencode: type command environment cwd enabled disabled url headers | codemode oauth \
+timeout
+Cursor: type command args env url headers disabled | auth autoApprove envFile
+VS Code: type command args env cwd url headers | dev envFile gallery oauth sandbox \
+sandboxEnabled version
+Claude Desktop: command args env |
+Cline and Roo: type command args env url headers disabled disabledTools | alwaysAllow \
+autoApprove remoteConfigured timeout
+Windsurf: command args env serverUrl url headers disabled disabledTools | alwaysAllow
+Copilot CLI: type command args env cwd url headers tools | filterMapping \
+isDefaultServer oauthClientId oauthPublicClient timeout
+Zed: enabled command args env url headers | oauth remote settings source timeout
+Amp: command args env url headers transport includeTools disabled | oauth
+"""
+LISTS = (
+    "args includeTools excludeTools enabled_tools disabled_tools disabledTools tools"
+)
+OBJECTS = "env environment headers http_headers env_http_headers"
+SAMPLES: dict[str, Any] = {key: ["x"] for key in LISTS.split()}
+SAMPLES |= {key: {"X": "SHELL_"} for key in OBJECTS.split()}
+SAMPLES |= {"disabled": False, "enabled": True, "bearer_token_env_var": "SHELL_"}
+
+
+@pytest.mark.parametrize("case", CLIENT_KEYS.strip().splitlines())
+def test_no_key_of_a_client_is_passed_over(
+    case: str, monkeypatch: Monkey, log: Logs
+) -> None:
+    monkeypatch.setenv("SHELL_", "x")
+    honoured, _, told = case.partition(": ")[2].partition(" |")
+    for start in ("command", "url"):
+        entry = {key: SAMPLES.get(key, "x") for key in f"{honoured}{told}".split()}
+        for key in {"command", "url", "serverUrl", "httpUrl"} - {start}:
+            entry.pop(key, None)
+        if start in entry:
+            workbench.parse_config({"mcpServers": {"s": entry}})
+            warning = f"mcpServers.s: unknown keys {told.split()}, ignored"
+            assert log.messages == [warning] * bool(told)
+            log.clear()
 
 
 @ON_WINDOWS
@@ -647,6 +704,86 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
     for message in log.messages:
         assert message.startswith("toolboxes.box.mcpServers.s.args[0]: ")
         assert given not in message
+
+
+def test_a_server_may_refer_to_its_own_variables(monkeypatch: Monkey) -> None:
+    monkeypatch.setenv("TOKEN", "of-the-workbench")
+    env = {"TOKEN": "Bearer ${TOKEN}", "PORT": 8080, "ON": True, "GONE": None}
+    its = {
+        "args": ["A:${TOKEN}", "${GONE:-d} ${PORT} ${ON}"],
+        "command": "x",
+        "env": env,
+    }
+    other = {"command": "x", "args": ["${TOKEN}"]}
+    config = workbench.parse_config(configuration(s=its, t=other))
+    server, another = config.toolboxes["box"].servers.values()
+    assert server.args == ["A:Bearer of-the-workbench", "d 8080 true"]
+    assert server.env == {
+        **env,
+        "TOKEN": server.args[0][2:],
+        "PORT": "8080",
+        "ON": "true",
+    }
+    assert another.args == ["of-the-workbench"]
+    assert config.mask("A:Bearer of-the-workbench") == "A:***"
+
+
+async def test_a_variable_that_is_null_is_taken_away(monkeypatch: Monkey) -> None:
+    monkeypatch.setenv("WB_GONE", "x")
+    show = "answer(request, json_result('WB_GONE' in os.environ))"
+    server = local(on={"tools_call": show})
+    async with connected(a=server, b=server | {"env": {"WB_GONE": None}}) as client:
+        assert await answer_of(client, "a", "echo") is True
+        assert await answer_of(client, "b", "echo") is False
+
+
+def test_codexs_variables_are_withheld(monkeypatch: Monkey) -> None:
+    for name in ("TOKEN_A", "TOKEN_B", "TOKEN_C"):
+        monkeypatch.setenv(name, f"value-of-{name}")
+    off = {"url": "u", "bearer_token_env_var": "TOKEN_A", "enabled": False}
+    its = {"url": "u", "env_http_headers": {"X": "TOKEN_B"}}
+    config = workbench.parse_config({"mcp_servers": {"off": off, "s": its}})
+    assert set(config.withheld) == {"TOKEN_A", "TOKEN_B"}
+    assert config.mask("value-of-TOKEN_B") == "***"
+
+
+def test_a_broken_file_is_read_in_linear_time(tmp_path: Path) -> None:
+    before = time.monotonic()
+    for broken in ('{"a": "' + '\\"x' * 99_999, "/* " * 99_999, "[" + "1, " * 99_999):
+        (tmp_path / "c.json").write_text(broken)
+        with pytest.raises(workbench.ConfigError, match="expected JSON"):
+            workbench.find_config(tmp_path / "c.json")
+    assert time.monotonic() - before < 5  # of minutes
+
+
+def test_a_path_is_told_as_a_whole(tmp_path: Path, monkeypatch: Monkey) -> None:
+    monkeypatch.chdir(tmp_path)
+    its = {"mcpServers": {"s": {"command": "x"}}}
+    Path("file").write_text(json.dumps({"mcpServers": {}, "projects": {"/o": its}}))
+    source = workbench.find_config("file").source
+    assert source == f"{Path.cwd() / 'file'} (with servers for other folders: ['/o'])"
+    with pytest.raises(workbench.ConfigError) as error:
+        workbench.find_config("none")
+    assert str(error.value).startswith(f"{Path.cwd() / 'none'}: cannot be read: ")
+
+
+@POSIX
+def test_a_pipe_and_a_deleted_folder_are_no_trap(
+    tmp_path: Path, monkeypatch: Monkey
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(workbench.ConfigError, match="pipe: expected a file, found a"):
+        workbench.find_config(tmp_path / "pipe")
+    (tmp_path / "file").write_text(
+        '{"projects": {}, "servers": {"s": {"command": "x"}}}'
+    )
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert list(workbench.find_config(tmp_path / "file").toolboxes) == ["s"]
+    assert list(workbench.find_config(None).toolboxes) == ["demo"]
+    with pytest.raises(workbench.ConfigError, match="^none: cannot be read"):
+        workbench.find_config("none")
 
 
 def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) -> None:
@@ -695,13 +832,17 @@ def test_the_script_header_asks_for_what_the_requirements_ask_for() -> None:
 
 
 async def test_a_filtered_tool_can_be_neither_seen_nor_called() -> None:
-    odd_names = ["read_a", "Read_b", "list", "read", "🧰 a__b_"]
+    odd_names = ["read_a", "Read_b", "list", "read", "🧰 a__b_", "get[1]"]
     filters: dict[str, tuple[dict[str, Any], list[str]]] = {
         "all": ({"toolFilters": "*"}, odd_names),
         "some": ({"toolFilters": ["read_*", "l?st"]}, ["read_a", "list"]),
-        "left": ({"tools": ["[!l]*"], "excludeTools": ["read*"]}, odd_names[1::3]),
+        "left": (
+            {"tools": ["[!l]*"], "excludeTools": ["read*"]},
+            odd_names[1:6:3] + ["get[1]"],
+        ),
         "sum": ({"excludeTools": ["?ea*"], "disabledTools": ["l*"]}, odd_names[4:]),
         "none": ({"toolFilters": []}, []),
+        "same": ({"toolFilters": ["get[1]"]}, ["get[1]"]),
     }
     its = local(tools=[tool(name) for name in odd_names])
     servers = {name: its | filters for name, (filters, _) in filters.items()}
@@ -757,7 +898,10 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
 def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     secrets: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
         ({"headers": {"A": "abcdefg1", "B": "abcdefg1SECRET"}}, "abcdefg1SECRET"),
-        ({"headers": {"A": "folded-or-cut-in-two"}}, "...folded-or-cu... nr-cut-in-two"),
+        (
+            {"headers": {"A": "folded-or-cut-in-two"}},
+            "...folded-or-cu... nr-cut-in-two",
+        ),
         ({"url": "http://u:begin_of/of_it?@h:1#?/end_of_it@h/"}, "begin_of end_of_it"),
         ({"url": "http://u:pass/word@h/"}, "u:pass/word pass/word"),
         ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
@@ -775,6 +919,40 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     data = configuration(postgres=its, path={"url": "https://example.org/@owner/name"})
     told = f"literal-0 1234567 {tmp_path} default-0 {' ' * 8} postgres example.org/@own"
     assert workbench.parse_config(data).mask(told) == told
+
+
+def test_a_part_of_a_secret_is_masked_and_a_name_is_not() -> None:
+    env = {
+        "DATA": "/none/chrome-devtools-profile:/none/node_modules",
+        "PATH_": f"/none:{ROOT}",
+    }
+    env["TOKEN"] = "sk-0123456789abcdefghij"
+    its = {"chrome-devtools": {"command": "x", "env": env}}
+    config = workbench.parse_config({"mcpServers": its})
+    names = "[chrome-devtools/chrome-devtools] chrome-devtools__chrome-devtools__click"
+    assert config.mask(f"{names} {ROOT} profile") == f"{names} {ROOT} profile"
+    cut = "'sk-0123456789...89abcdefghij' 456789abcdef\ns-profile u0022sk-012345678"
+    assert config.mask(cut) == "'***...***' ***\ns-profile ***"
+
+
+def test_secrets_that_are_learnt_are_masked_the_last_99_of_them() -> None:
+    config = workbench.parse_config(configuration())
+    tokens = [f'"token"-{number:03}' for number in range(100)]
+    config.learn(tokens[0], tokens[1])
+    assert config.mask(json.dumps(tokens[:2])) == '["***", "***"]'
+    config.learn(*tokens[1:])
+    assert (
+        config.mask(f"{tokens[0]} {tokens[1]} {tokens[99]}") == f"{tokens[0]} *** ***"
+    )
+
+
+def test_many_long_secrets_are_masked_in_no_time() -> None:
+    secrets = [f"{number}-" * 3000 for number in range(9000, 9020)]
+    secrets += [f"secret-{number}-" * 4 for number in range(180)]
+    config = workbench.WorkbenchConfig({}, {}, frozenset(secrets))
+    before = time.monotonic()
+    assert "9" not in config.mask("9010-" * 13_000 + " " + "x-" * 32_000)
+    assert time.monotonic() - before < 1
 
 
 # === Workbench ========================================================================

@@ -221,8 +221,12 @@ _SPELLINGS = {
 }
 _FILTER_KEYS = _SPELLINGS["tool_filters"] + _SPELLINGS["excluded_tools"]
 _START_KEYS = {"command", *_SPELLINGS["url"]}
-# Rules of opencode, Gemini CLI and Amp at the top of their files, for tools by name.
-_POLICY_KEYS = {"tools", "permission", "amp.tools.disable", "amp.mcpPermissions"}
+# Rules of opencode and Amp for single tools, beside their tables of servers.
+_POLICY_KEYS = {
+    "mcp": {"tools", "permission"},
+    "mcp.servers": {"tools", "permission", "permissions"},
+    "amp.mcpServers": {"amp.tools.disable", "amp.mcpPermissions"},
+}
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
 _TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
 # opencode writes `{env:VAR}`, others `${env:VAR}` or `${VAR}`.
@@ -248,7 +252,7 @@ _RUN = re.compile(r"[A-Za-z0-9_-]{12,}")
 # Colours and moves of a terminal, halves of surrogate pairs, and control characters
 # except \n.
 _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
-# The words are fixed: users of version 0.9 search for them.
+# These words are fixed, because other programs and pages quote them.
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
 Dynamic mode was removed in version 0.10.0.
@@ -267,7 +271,7 @@ class _ConfigReader:
     secrets: list[str] = field(default_factory=list)
     switched_off: set[str] = field(default_factory=set)  # names, in small letters
     other_folders: list[str] = field(default_factory=list)  # which have servers
-    own_env: dict[str, str] = field(default_factory=dict)  # of the server being read
+    own_env: dict[str, str | None] = field(default_factory=dict)  # of one server
 
     def read_toolboxes(self, content: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of a file by their names, ours or another client's."""
@@ -276,11 +280,9 @@ class _ConfigReader:
             self.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
         tables = self.find_tables(data)
         if not tables and isinstance(content, dict):
-            found = ", ".join(data) or "no key"
-            found += _tell_folders(self.other_folders)
-            self.report(
-                "configuration", f"expected one of {_TABLE_KEYS}, found {found}"
-            )
+            found = ", ".join(data) + _tell_folders(self.other_folders)
+            told = f"expected one of {_TABLE_KEYS}, found {found or 'no key'}"
+            self.report("configuration", told)
         toolboxes: dict[str, ToolboxConfig] = {}
         for path, table in tables.items():
             if path == "toolboxes":
@@ -300,6 +302,7 @@ class _ConfigReader:
     def find_tables(self, data: JSON) -> JSON:
         """The tables of a file, by their places. Also reads what is switched off."""
         tables = {key: data[key] for key in _TABLE_KEYS if key in data}
+        self.switched_off |= self.read_names("disabledMcpServers", data)
         # opencode keeps servers in `mcp`, VS Code in its `servers`. Gemini CLI keeps
         # lists there, of names in `mcpServers`.
         mcp = tables.pop("mcp", None)
@@ -310,8 +313,9 @@ class _ConfigReader:
                 tables["mcp"] = mcp
             else:
                 self.switched_off |= self.read_names("mcp.excluded", mcp)
-                if "allowed" in mcp:
-                    every = set(map(str.lower, tables.get("mcpServers", ())))
+                servers = tables.get("mcpServers")
+                if "allowed" in mcp and isinstance(servers, dict):
+                    every = set(map(str.lower, servers))
                     self.switched_off |= every - self.read_names("mcp.allowed", mcp)
         # Claude Code keeps the servers of a project in its entry in ~/.claude.json, and
         # the names of those that are switched off there. On Windows, paths are equal
@@ -326,8 +330,9 @@ class _ConfigReader:
                     tables[f"projects.{path}.mcpServers"] = servers
                 elif servers:
                     self.other_folders.append(path)
-        for key in sorted(data.keys() & _POLICY_KEYS):
-            log.warning("%s: not applied; use `toolFilters` or --read-only", key)
+        for path in tables:
+            for key in sorted(data.keys() & _POLICY_KEYS.get(path, set())):
+                log.warning("%s: not applied; use `toolFilters` or --read-only", key)
         return tables
 
     def read_names(self, path: str, owner: JSON) -> set[str]:
@@ -453,9 +458,7 @@ class _ConfigReader:
             if value is not None:
                 value = self.read(f"{path}.{key}", value, str)
             variables[key] = value
-        self.own_env = {
-            key: text for key, text in variables.items() if text is not None
-        }
+        self.own_env = variables
         return variables
 
     def read_codex_headers(self, path: str, entry: JSON) -> JSON:
@@ -479,7 +482,8 @@ class _ConfigReader:
             return {key: self.read(f"{path}.{key}", value[key], str) for key in value}
         if kind is str:
             if _BROKEN_PATH.search(value):
-                log.warning(r"%s: has a control character: JSON has \\ for a \ ", path)
+                how = r"in JSON, write C:\\new for C:\new"
+                log.warning("%s: has a tab, a line feed or the like; %s", path, how)
             return _REFERENCE.sub(functools.partial(self.expand, path), value)
         return value
 
@@ -503,7 +507,9 @@ class _ConfigReader:
             how = "only ${NAME}, in capitals, is expanded"
             log.warning("%s: a reference is left as it is: %s", path, how)
             return foreign
-        value = {**os.environ, **self.own_env}.get(name or "", default)
+        value = {**os.environ, **self.own_env}.get(name or "")
+        if value is None:
+            value = default
         if value is None:
             how = "set it in `env` of the workbench's entry in your client, or write"
             self.report(path, f"{reference[0]} is not set: {how} ${{NAME:-default}}")
