@@ -436,7 +436,7 @@ BAD_CONFIGURATIONS = """
 {"mcpServers": {"s": {"command": "s3cret", "url": "http://${NO}/", "args": ["y", {}]}}}
   mcpServers.s.args.1.: .*string.* found an object
   mcpServers.s.url: \\${NO} is not set
-  mcpServers.s: expected exactly one of 'command' and 'url', found both
+  mcpServers.s: expected either 'command' or 'url', found command and url
 {"mcpServers": {"s": {"command": "x", "toolFilters": ["a"], "tools": ["*"]}}}
   mcpServers.s.*tools
 {"mcpServers": {"s": {"command": "x", "toolFilter": ["a"]}, "t": {"command": "x", \
@@ -772,7 +772,9 @@ def test_a_pipe_and_a_deleted_folder_are_no_trap(
     tmp_path: Path, monkeypatch: Monkey
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(workbench.ConfigError, match="pipe: expected a file, found a"):
+    with pytest.raises(
+        workbench.ConfigError, match="/pipe: expected a file, found a pipe$"
+    ):
         workbench.find_config(tmp_path / "pipe")
     (tmp_path / "file").write_text(
         '{"projects": {}, "servers": {"s": {"command": "x"}}}'

@@ -191,7 +191,10 @@ class WorkbenchConfig:
         secrets = self.secrets.union(self._learnt) - names
         # A secret may contain another one, and is replaced first.
         self._forms = sorted(set(_find_forms(secrets)), key=len, reverse=True)
-        self._pieces = _find_pieces(self._forms) - _find_pieces([*names])
+        # Each folder of a search path that exists is no secret either.
+        parts = os.pathsep.join(self._forms).split(os.pathsep)
+        unknown = [part for part in parts if not os.path.exists(part)]
+        self._pieces = _find_pieces(*unknown) - _find_pieces(*names)
 
     def mask(self, text: str) -> str:
         """The text with `***` for each known secret, and without control characters.
@@ -204,7 +207,9 @@ class WorkbenchConfig:
         return _CONTROLS.sub(" ", _RUN.sub(self._mask_run, text))
 
     def _mask_run(self, run: re.Match[str]) -> str:
-        return "***" if self._pieces & _find_pieces([run[0]]) else run[0]
+        if self._pieces.isdisjoint(_find_pieces(run[0])):
+            return run[0]
+        return "***"
 
 
 _TABLE_KEYS = ["toolboxes", "mcpServers", "servers", "context_servers", "mcp_servers"]
@@ -222,11 +227,7 @@ _SPELLINGS = {
 _FILTER_KEYS = _SPELLINGS["tool_filters"] + _SPELLINGS["excluded_tools"]
 _START_KEYS = {"command", *_SPELLINGS["url"]}
 # Rules of opencode and Amp for single tools, beside their tables of servers.
-_POLICY_KEYS = {
-    "mcp": {"tools", "permission"},
-    "mcp.servers": {"tools", "permission", "permissions"},
-    "amp.mcpServers": {"amp.tools.disable", "amp.mcpPermissions"},
-}
+_POLICY_KEYS = {"tools", "permission", "amp.tools.disable", "amp.mcpPermissions"}
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
 _TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
 # opencode writes `{env:VAR}`, others `${env:VAR}` or `${VAR}`.
@@ -247,12 +248,12 @@ _COMMENT += r"| // [^\n]*+ | /\* .*? (?: \*/ | \Z )"
 _TRAILING_COMMA = rf'(?P<kept> (?: [^",]++ | {_STRING} | , (?! \s*+ [\]}}] ) )++ ) | ,'
 # A path such as `C:\new`, written with single backslashes in JSON.
 _BROKEN_PATH = re.compile(r"(?s)(?:^|=)[A-Za-z]:.*[\b\f\n\r\t]")
-# What is part of a secret, from 12 characters on, is a secret.
+# A part of a secret is a secret as well, from 12 characters on.
 _RUN = re.compile(r"[A-Za-z0-9_-]{12,}")
 # Colours and moves of a terminal, halves of surrogate pairs, and control characters
 # except \n.
 _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
-# These words are fixed, because other programs and pages quote them.
+# Other programs and pages quote these four lines, so their words are fixed.
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
 Dynamic mode was removed in version 0.10.0.
@@ -300,7 +301,10 @@ class _ConfigReader:
         return toolboxes
 
     def find_tables(self, data: JSON) -> JSON:
-        """The tables of a file, by their places. Also reads what is switched off."""
+        """The tables of a file, by their places.
+
+        The reader also keeps the names of servers that lists of the file switch off.
+        """
         tables = {key: data[key] for key in _TABLE_KEYS if key in data}
         self.switched_off |= self.read_names("disabledMcpServers", data)
         # opencode keeps servers in `mcp`, VS Code in its `servers`. Gemini CLI keeps
@@ -330,8 +334,8 @@ class _ConfigReader:
                     tables[f"projects.{path}.mcpServers"] = servers
                 elif servers:
                     self.other_folders.append(path)
-        for path in tables:
-            for key in sorted(data.keys() & _POLICY_KEYS.get(path, set())):
+        if tables.keys() & {"mcp", "amp.mcpServers"}:
+            for key in sorted(data.keys() & _POLICY_KEYS):
                 log.warning("%s: not applied; use `toolFilters` or --read-only", key)
         return tables
 
@@ -419,12 +423,10 @@ class _ConfigReader:
         codex = self.read_codex_headers(path, entry)
         values["headers"] = values.get("headers", {}) | codex
         self.own_env = {}
-        told = "expected exactly one of 'command' and 'url', found"
         starts = [key for key in ("command", "url") if values.get(key)]
-        if len(starts) == 2:
-            self.report(path, f"{told} both")
-        elif not starts:
-            self.report(path, f"{told} neither; unknown keys: {[*entry]}")
+        if len(starts) != 1:
+            found = " and ".join(starts) or f"neither; unknown keys: {[*entry]}"
+            self.report(path, f"expected either 'command' or 'url', found {found}")
         self.report_unknown_keys(path, entry)
         return ServerConfig(**values)
 
@@ -525,7 +527,9 @@ def _make_absolute(path: str) -> str:
 
 
 def _tell_folders(folders: list[str]) -> str:
-    return f" (with servers for other folders: {folders[:5]})" if folders else ""
+    if not folders:
+        return ""
+    return f" (with servers for other folders: {folders[:5]})"
 
 
 def _find_secrets(server: ServerConfig) -> list[str]:
@@ -557,13 +561,11 @@ def _find_forms(secrets: frozenset[str]) -> Iterator[str]:
             yield json.dumps(text)[1:-1]
 
 
-def _find_pieces(texts: list[str]) -> set[str]:
-    """All runs of 12 letters, digits, `_` and `-`, except those of existing paths."""
-    pieces = set()
-    for part in os.pathsep.join(texts).split(os.pathsep):
-        if not os.path.exists(part):
-            for run in _RUN.findall(part):
-                pieces |= {run[i : i + 12] for i in range(len(run) - 11)}
+def _find_pieces(*texts: str) -> set[str]:
+    """All that is 12 letters, digits, `_` and `-` in a row in one of the texts."""
+    pieces: set[str] = set()
+    for run in _RUN.findall(" ".join(texts)):
+        pieces.update(run[start : start + 12] for start in range(len(run) - 11))
     return pieces
 
 
@@ -599,18 +601,17 @@ def find_config(argument: Path | str | None) -> WorkbenchConfig:
     if path.endswith(".toml"):
         language = "TOML, because of its name,"
         decode = tomllib.loads
+    # Without this check, a pipe that nobody writes to would be waited for.
+    if Path(path).is_fifo():
+        raise ConfigError(f"{path}: expected a file, found a pipe")
     try:
-        if Path(path).is_fifo():
-            # To read would wait for a writer, for ever if there is none.
-            raise ConfigError(f"{path}: expected a file, found a pipe")
         text = Path(path).read_text(encoding="utf-8-sig")
         data = decode(text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{path}: expected {language} saved as UTF-8: {error}"
-        ) from None
+        told = f"expected {language} saved as UTF-8: {error}"
+        raise ConfigError(f"{path}: {told}") from None
     return parse_config(data, path, text)
 
 
@@ -627,7 +628,7 @@ def _decode_json(text: str) -> Any:
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> JSON:
-    """A JSON object; of members with the same name, such as servers, the last."""
+    """A JSON object. The last of several members with one name counts."""
     members = dict(pairs)
     if len(members) < len(pairs):
         [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
@@ -636,7 +637,7 @@ def _make_object(pairs: list[tuple[str, Any]]) -> JSON:
 
 
 def _blank(match: re.Match[str]) -> str:
-    """What is kept unchanged; the rest as spaces, so that errors name right places."""
+    """Kept text unchanged; the rest as spaces, so that errors name right places."""
     return match["kept"] or re.sub(".", " ", match[0])
 
 
