@@ -555,7 +555,8 @@ http_headers = { Y = "y" }
   "a": {"command": "x"}, "b": {"command": "${UNSET}"}, "c": {"command": "${UNSET}"}}}
 > a: x
 === Two clients: mcp.json
-{"mcpServers": {"a": {"command": "x"}, "b": {"command": "z"}, "b": {"command": "y"}},
+{"disabledMcpServers": ["c"], "mcp": {}, "mcpServers": {"a": {"command": "x"},
+  "b": {"command": "z"}, "b": {"command": "y"}, "c": {"command": "${UNSET}"}},
   "servers": {"a": {"command": "x", "args": ["C:\\\\new", "C:\\table"]}}}
 > a: x C:\\new C:\table
 > b: y

@@ -313,7 +313,7 @@ class _ConfigReader:
         if isinstance(mcp, dict):
             if "servers" in mcp:
                 tables["mcp.servers"] = mcp["servers"]
-            elif any(isinstance(value, dict) for value in mcp.values()):
+            elif not mcp or any(isinstance(value, dict) for value in mcp.values()):
                 tables["mcp"] = mcp
             else:
                 self.switched_off |= self.read_names("mcp.excluded", mcp)
