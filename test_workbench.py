@@ -416,10 +416,9 @@ async def killed(pid: int) -> None:
 # Each line of JSON is a configuration; below it are its problems, as patterns.
 BAD_CONFIGURATIONS = """
 []
-  configuration: .*object.* found a list
-  configuration: .*toolboxes
-{"projects": {}, "theme": "dark"}
-  .*toolboxes.*mcpServers.*servers.*context_servers.*mcp_servers.*projects.*theme
+  configuration: expected an object, found a list
+{"projects": {"/other": {"mcpServers": {"s": {}}}}, "theme": "dark"}
+  .*toolboxes.*mcpServers.*mcp_servers.*, found projects, theme .*folders:.*/other
 {"toolboxes": {"t": null}}
   toolboxes.t: .*object.* found nothing
   toolboxes.t.mcpServers: .*object
@@ -436,20 +435,25 @@ BAD_CONFIGURATIONS = """
   servers.s: .*object.* found a boolean
   servers.s: .*command.*url
 {"mcpServers": {"s": {"comand": "s3cret", "enabled": true}, "t": {"args": "s3cret"}}}
-  mcpServers.s: .*command.*url.* .'comand'.
+  mcpServers.s: .*command.*url.* found neither; unknown keys: .'comand'.
   mcpServers.t.args: .*list.* found a string
   mcpServers.t: .*command.*url
 {"mcpServers": {"s": {"command": "s3cret", "url": "http://${NO}/", "args": ["y", {}]}}}
   mcpServers.s.args.1.: .*string.* found an object
   mcpServers.s.url: \\${NO} is not set
-  mcpServers.s: .*command.*url
+  mcpServers.s: expected either 'command' or 'url', found command and url
 {"mcpServers": {"s": {"command": "x", "toolFilters": ["a"], "tools": ["*"]}}}
   mcpServers.s.*tools
 {"mcpServers": {"s": {"command": "x", "toolFilter": ["a"]}, "t": {"command": "x", \
 "Tools": ["a"]}, "u": {"command": "x", "excludetools": ["a"]}}}
-  mcpServers.s.toolFilter: .*toolFilters
-  mcpServers.t.Tools: .*tools
-  mcpServers.u.excludetools: .*excludeTools
+  mcpServers.s.toolFilter: unknown key: did you mean 'toolFilters'.
+  mcpServers.t.Tools: .*'tools'
+  mcpServers.u.excludetools: .*'excludeTools'
+{"mcp_servers": {"s": {"url": "u", "bearer_token_env_var": "NO", "env": {"A": []}}}}
+  mcp_servers.s.env.A: expected a string, found a list
+  mcp_servers.s.headers.Authorization: \\${NO} is not set: set it in `env`
+{"mcpServers": {}, "mcp": {"excluded": "s"}}
+  mcp.excluded: expected a list, found a string
 {"toolMode": "dynamic", "toolboxes": []}
   Configuration field 'toolMode' set to 'dynamic' is no longer supported.
   Dynamic mode was removed in version 0.10.0.
@@ -520,14 +524,48 @@ env = { K = "k" }
 approval_mode = "approve"
 [mcp_servers.b]
 url = "https://b"
-bearer_token_env_var = "TOKEN"
+bearer_token_env_var = "UNSET"
 enabled = false
+[mcp_servers.c]
+url = "https://c"
+bearer_token_env_var = "KEY"
+env_http_headers = { X = "KEY" }
+http_headers = { Y = "y" }
 > a: npx k +r* -rm
-> ! mcp_servers.a
+> c: https://c y k Bearer k
+> ! mcp_servers.a.tools mcp_servers.a
 === Zed: settings.json
-{"theme": "One", "context_servers": { "a": {"source": "custom", "command": "x",},},} //
+{"theme": "One", "context_servers": { "a": {"source": "custom", "command": "x",},
+  "b": {"source": "extension", "settings": {"token": "${UNSET}"}},},} //
 > a: x
-> ! context_servers.a
+> ! context_servers.b context_servers.a
+=== opencode: opencode.json
+{"tools": {"b_*": false}, "mcp": {
+  "a": {"type": "local", "command": ["npx", "${AT}"], "environment": {"AT": "{env:KEY}"}},
+  "b": {"type": "remote", "url": "https://b", "headers": {"A": "{file:~/.key}"}},
+  "c": {"enabled": true}, "d": {"type": "local", "command": ["x"], "enabled": false}}}
+> a: npx k k
+> b: https://b {file:~/.key}
+> ! tools mcp.c mcp.b.headers.A
+=== VS Code or opencode 2: settings.json
+{"editor.fontSize": 7, "mcp": {"inputs": [], "servers": {"a": {"command": ["x"]}}}}
+> a: x
+=== Amp: settings.json
+{"amp.mcpServers": {"a": {"url": "https://a", "includeTools": ["r"]}},
+  "amp.mcpPermissions": [{"matches": {"url": "*"}, "action": "reject"}]}
+> a: https://a +r
+> ! amp.mcpPermissions
+=== Gemini CLI: settings.json
+{"mcp": {"allowed": ["A", "b"], "excluded": ["b"]}, "mcpServers": {
+  "a": {"command": "x"}, "b": {"command": "${UNSET}"}, "c": {"command": "${UNSET}"}}}
+> a: x
+=== Two clients: mcp.json
+{"disabledMcpServers": ["c"], "mcp": {}, "mcpServers": {"a": {"command": "x"},
+  "b": {"command": "z"}, "b": {"command": "y"}, "c": {"command": "${UNSET}"}},
+  "servers": {"a": {"command": "x", "args": ["C:\\\\new", "C:\\table"]}}}
+> a: x C:\\new C:\table
+> b: y
+> ! 'b' servers.a.args[1] servers.a
 === Cursor, Windsurf, Cline, Gemini CLI and Copilot CLI: mcp.json
 {"mcpServers": {
   "a": {"command": "npx", "args": ["z"], "env": {"_J": "${env:KEY}"}, "envFile": "x"},
@@ -567,7 +605,11 @@ def test_another_clients_file_works(
         words = [f"{name}:", server.command or server.url]
         if server.transport == "sse":
             words.append("sse")
-        words += [*server.args, *server.env.values(), *server.headers.values()]
+        words += [
+            *server.args,
+            *map(str, server.env.values()),
+            *server.headers.values(),
+        ]
         words += [f"+{each}" for each in server.tool_filters if each != "*"]
         words += [f"-{each}" for each in sorted(server.excluded_tools)]
         words.append(box.description.replace(f"Tools of the MCP server '{name}'", ""))
@@ -575,6 +617,59 @@ def test_another_clients_file_works(
     if log.messages:
         found.append("! " + " ".join(line.split(": ")[0] for line in log.messages))
     assert found == expected and "ECRET" not in log.text
+
+
+# The keys of a server in the schemas of clients: those that are honoured, and, behind
+# the stroke, those that are only told, because something else may have been meant.
+CLIENT_KEYS = """
+Claude Code: type command args env url headers | alwaysLoad headersHelper oauth role \
+timeout toolPermissions
+Codex: command args env cwd url http_headers env_http_headers bearer_token_env_var \
+enabled enabled_tools disabled_tools | auth default_tools_approval_mode env_vars \
+environment_id http_headers_helper oauth oauth_resource required scopes \
+startup_readiness startup_timeout_ms startup_timeout_sec supports_parallel_tool_calls \
+tool_timeout_sec
+Gemini CLI: command args env cwd url httpUrl headers type description includeTools \
+excludeTools | authProviderType extension oauth targetAudience targetServiceAccount tcp \
+timeout trust
+opencode: type command environment cwd enabled disabled url headers | codemode oauth \
+timeout
+Cursor: type command args env url headers disabled | auth autoApprove envFile
+VS Code: type command args env cwd url headers | dev envFile gallery oauth sandbox \
+sandboxEnabled version
+Claude Desktop: command args env |
+Cline and Roo: type command args env url headers disabled disabledTools | alwaysAllow \
+autoApprove remoteConfigured timeout
+Windsurf: command args env serverUrl url headers disabled disabledTools | alwaysAllow
+Copilot CLI: type command args env cwd url headers tools | filterMapping \
+isDefaultServer oauthClientId oauthPublicClient timeout
+Zed: enabled command args env url headers | oauth remote settings source timeout
+Amp: command args env url headers transport includeTools disabled | oauth
+"""
+LISTS = (
+    "args includeTools excludeTools enabled_tools disabled_tools disabledTools tools"
+)
+OBJECTS = "env environment headers http_headers env_http_headers"
+SAMPLES: dict[str, Any] = {key: ["x"] for key in LISTS.split()}
+SAMPLES |= {key: {"X": "SHELL_"} for key in OBJECTS.split()}
+SAMPLES |= {"disabled": False, "enabled": True, "bearer_token_env_var": "SHELL_"}
+
+
+@pytest.mark.parametrize("case", CLIENT_KEYS.strip().splitlines())
+def test_no_key_of_a_client_is_passed_over(
+    case: str, monkeypatch: Monkey, log: Logs
+) -> None:
+    monkeypatch.setenv("SHELL_", "x")
+    honoured, _, told = case.partition(": ")[2].partition(" |")
+    for start in ("command", "url"):
+        entry = {key: SAMPLES.get(key, "x") for key in f"{honoured}{told}".split()}
+        for key in {"command", "url", "serverUrl", "httpUrl"} - {start}:
+            entry.pop(key, None)
+        if start in entry:
+            workbench.parse_config({"mcpServers": {"s": entry}})
+            warning = f"mcpServers.s: unknown keys {told.split()}, ignored"
+            assert log.messages == [warning] * bool(told)
+            log.clear()
 
 
 @ON_WINDOWS
@@ -617,6 +712,88 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
         assert given not in message
 
 
+def test_a_server_may_refer_to_its_own_variables(monkeypatch: Monkey) -> None:
+    monkeypatch.setenv("TOKEN", "of-the-workbench")
+    env = {"TOKEN": "Bearer ${TOKEN}", "PORT": 8080, "ON": True, "GONE": None}
+    its = {
+        "args": ["A:${TOKEN}", "${GONE:-d} ${PORT} ${ON}"],
+        "command": "x",
+        "env": env,
+    }
+    other = {"command": "x", "args": ["${TOKEN}"]}
+    config = workbench.parse_config(configuration(s=its, t=other))
+    server, another = config.toolboxes["box"].servers.values()
+    assert server.args == ["A:Bearer of-the-workbench", "d 8080 true"]
+    assert server.env == {
+        **env,
+        "TOKEN": server.args[0][2:],
+        "PORT": "8080",
+        "ON": "true",
+    }
+    assert another.args == ["of-the-workbench"]
+    assert config.mask("A:Bearer of-the-workbench") == "A:***"
+
+
+async def test_a_variable_that_is_null_is_taken_away(monkeypatch: Monkey) -> None:
+    monkeypatch.setenv("WB_GONE", "x")
+    show = "answer(request, json_result('WB_GONE' in os.environ))"
+    server = local(on={"tools_call": show})
+    async with connected(a=server, b=server | {"env": {"WB_GONE": None}}) as client:
+        assert await answer_of(client, "a", "echo") is True
+        assert await answer_of(client, "b", "echo") is False
+
+
+def test_codexs_variables_are_withheld(monkeypatch: Monkey) -> None:
+    for name in ("TOKEN_A", "TOKEN_B", "TOKEN_C"):
+        monkeypatch.setenv(name, f"value-of-{name}")
+    off = {"url": "u", "bearer_token_env_var": "TOKEN_A", "enabled": False}
+    its = {"url": "u", "env_http_headers": {"X": "TOKEN_B"}}
+    config = workbench.parse_config({"mcp_servers": {"off": off, "s": its}})
+    assert set(config.withheld) == {"TOKEN_A", "TOKEN_B"}
+    assert config.mask("value-of-TOKEN_B") == "***"
+
+
+def test_a_broken_file_is_read_in_linear_time(tmp_path: Path) -> None:
+    before = time.monotonic()
+    for broken in ('{"a": "' + '\\"x' * 99_999, "/* " * 99_999, "[" + "1, " * 99_999):
+        (tmp_path / "c.json").write_text(broken)
+        with pytest.raises(workbench.ConfigError, match="expected JSON"):
+            workbench.find_config(tmp_path / "c.json")
+    assert time.monotonic() - before < 5  # of minutes
+
+
+def test_a_path_is_told_as_a_whole(tmp_path: Path, monkeypatch: Monkey) -> None:
+    monkeypatch.chdir(tmp_path)
+    its = {"mcpServers": {"s": {"command": "x"}}}
+    Path("file").write_text(json.dumps({"mcpServers": {}, "projects": {"/o": its}}))
+    source = workbench.find_config("file").source
+    assert source == f"{Path.cwd() / 'file'} (with servers for other folders: ['/o'])"
+    with pytest.raises(workbench.ConfigError) as error:
+        workbench.find_config("none")
+    assert str(error.value).startswith(f"{Path.cwd() / 'none'}: cannot be read: ")
+
+
+@POSIX
+def test_a_pipe_and_a_deleted_folder_are_no_trap(
+    tmp_path: Path, monkeypatch: Monkey
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(
+        workbench.ConfigError, match="/pipe: expected a file, found a pipe$"
+    ):
+        workbench.find_config(tmp_path / "pipe")
+    (tmp_path / "file").write_text(
+        '{"projects": {}, "servers": {"s": {"command": "x"}}}'
+    )
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert list(workbench.find_config(tmp_path / "file").toolboxes) == ["s"]
+    assert list(workbench.find_config(None).toolboxes) == ["demo"]
+    with pytest.raises(workbench.ConfigError, match="^none: cannot be read"):
+        workbench.find_config("none")
+
+
 def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) -> None:
     bad_files = {
         b"": "expected JSON.*the file is empty",
@@ -624,8 +801,9 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
         b"[mcp_servers.s]\n# x\n{": "expected TOML.*line 3, column 1",
         b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
         b"[s]\nx = " + b"[" * 3000: "expected TOML, because of its name",
-        b'{"\xe4": 1}': "expected JSON in UTF-8",
-        "{}".encode("utf-16"): "expected JSON in UTF-8",  # as PowerShell's `>` writes
+        b'{"\xe4": 1}': "expected JSON saved as UTF-8",
+        b'{"s": "\\ud800"}': "surrogates not allowed",
+        "{}".encode("utf-16"): "expected JSON saved as UTF-8",  # as PowerShell's `>`
     }
     for data, told in bad_files.items():
         path = tmp_path / ("c.toml" if data.startswith(b"[") else "c.json")
@@ -662,13 +840,17 @@ def test_the_script_header_asks_for_what_the_requirements_ask_for() -> None:
 
 
 async def test_a_filtered_tool_can_be_neither_seen_nor_called() -> None:
-    odd_names = ["read_a", "Read_b", "list", "read", "🧰 a__b_"]
+    odd_names = ["read_a", "Read_b", "list", "read", "🧰 a__b_", "get[1]"]
     filters: dict[str, tuple[dict[str, Any], list[str]]] = {
         "all": ({"toolFilters": "*"}, odd_names),
         "some": ({"toolFilters": ["read_*", "l?st"]}, ["read_a", "list"]),
-        "left": ({"tools": ["[!l]*"], "excludeTools": ["read*"]}, odd_names[1::3]),
+        "left": (
+            {"tools": ["[!l]*"], "excludeTools": ["read*"]},
+            odd_names[1:6:3] + ["get[1]"],
+        ),
         "sum": ({"excludeTools": ["?ea*"], "disabledTools": ["l*"]}, odd_names[4:]),
         "none": ({"toolFilters": []}, []),
+        "same": ({"toolFilters": ["get[1]"]}, ["get[1]"]),
     }
     its = local(tools=[tool(name) for name in odd_names])
     servers = {name: its | filters for name, (filters, _) in filters.items()}
@@ -724,16 +906,19 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
 def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     secrets: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
         ({"headers": {"A": "abcdefg1", "B": "abcdefg1SECRET"}}, "abcdefg1SECRET"),
-        ({"headers": {"A": "cut-by-its-end"}}, "cut-by-its-end cut-by-it"),
+        (
+            {"headers": {"A": "folded-or-cut-in-two"}},
+            "...folded-or-cu... or-cut-in-two",
+        ),
         ({"url": "http://u:begin_of/of_it?@h:1#?/end_of_it@h/"}, "begin_of end_of_it"),
         ({"url": "http://u:pass/word@h/"}, "u:pass/word pass/word"),
         ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
-        ({"headers": {"A": 'a"quo/+ä'}}, r"a\"quo/+ä a\u0022quo\/\u002B\u00e4"),
+        ({"headers": {"A": 'a"quo/+ä'}}, r"a\"quo/+ä a\"quo/+\u00e4"),
     ]
     for server, texts in secrets:
         data = configuration(s={"url": "http://h/", **server})
         masked = workbench.parse_config(data).mask(texts)
-        assert set(masked.split()) == {"***"}, texts
+        assert set(masked.replace("...", "").split()) == {"***"}, texts
     monkeypatch.setenv("SHORT", "1234567")
     monkeypatch.setenv("FILE", str(tmp_path))
     args = ["literal-0", "${SHORT}", "${FILE}", "${NO:-default-0}"]
@@ -741,8 +926,25 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     its = {"command": "x", "args": args, "env": env}
     data = configuration(postgres=its, path={"url": "https://example.org/@owner/name"})
     told = f"literal-0 1234567 {tmp_path} default-0 {' ' * 8} postgres example.org/@own"
-    told += "\\u002\u0663"  # not four digits, to a parser of JSON
     assert workbench.parse_config(data).mask(told) == told
+
+
+def test_names_stay_readable_where_a_secret_has_them() -> None:
+    env = {"DATA": "/none/chrome-devtools/profile", "SAME": "chrome-devtools"}
+    its = {"chrome-devtools": {"command": "x", "env": env}}
+    config = workbench.parse_config({"mcpServers": its})
+    names = "[chrome-devtools/chrome-devtools] chrome-devtools__chrome-devtools__click"
+    assert config.mask(names) == names
+
+
+def test_of_the_tokens_that_are_learnt_the_last_99_are_masked() -> None:
+    config = workbench.parse_config(configuration())
+    tokens = [f"token-{number:03}" for number in range(100)]
+    config.learn(*tokens[:2])
+    assert config.mask(f"{tokens[0]} {tokens[1]}") == "*** ***"
+    for each in tokens:
+        config.learn(each)
+    assert config.mask(f"{tokens[0]} {tokens[1]} {tokens[99]}") == "token-000 *** ***"
 
 
 # === Workbench ========================================================================

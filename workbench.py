@@ -52,7 +52,7 @@ import sys
 import tempfile
 import webbrowser
 import zoneinfo
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -121,12 +121,20 @@ OnProgress = ProgressFnT | None
 
 # === Configuration ====================================================================
 # A file, ours or another client's, becomes a `WorkbenchConfig` of the right form. All
-# problems of a file are reported together, each with its place. Whether a command or a
-# URL is any good shows when a server is started.
+# problems of a file are reported together, each with its place. Commands and URLs are
+# checked only by starting the server.
 
 
 class ConfigError(ValueError):
     """A configuration cannot be used; the text names its file and every problem."""
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a name equals a pattern, or fits it as the names of files do in a shell.
+
+    A name with brackets, such as `get[1]`, does not fit itself as a pattern.
+    """
+    return name == pattern or fnmatch.fnmatchcase(name, pattern)
 
 
 @dataclass(frozen=True)
@@ -139,7 +147,8 @@ class ServerConfig:
 
     command: str = ""
     args: list[str] = field(default_factory=list)
-    env: dict[str, str] = field(default_factory=dict)
+    # None takes an inherited variable away.
+    env: dict[str, str | None] = field(default_factory=dict)
     cwd: str = "."
     url: str = ""
     headers: dict[str, str] = field(default_factory=dict)
@@ -150,7 +159,7 @@ class ServerConfig:
 
     def allows(self, tool: str) -> bool:
         """Whether a model may see and call the downstream tool of this name."""
-        fits = functools.partial(fnmatch.fnmatchcase, tool)
+        fits = functools.partial(matches, tool)
         is_excluded = any(map(fits, self.excluded_tools))
         return any(map(fits, self.tool_filters)) and not is_excluded
 
@@ -163,64 +172,94 @@ class ToolboxConfig:
     servers: Mapping[str, ServerConfig]
 
 
-@dataclass(frozen=True)
+@dataclass
 class WorkbenchConfig:
-    """A configuration of the right form, with its `${VAR}` references expanded."""
+    """A configuration of the right form, with its `${VAR}` references expanded.
+
+    Only the secrets that are masked change later, by `learn`.
+    """
 
     toolboxes: Mapping[str, ToolboxConfig]
     # The environment variables that the file names as `${VAR}`. A server gets such a
     # variable only through its own entry, unless every server needs it, such as PATH.
     withheld: Mapping[str, str] = field(default_factory=dict)
-    secrets: tuple[str, ...] = ()  # longest first, because one may contain another
+    secrets: frozenset[str] = frozenset()
     source: str = ""  # where it came from, for messages
-    learnt: deque[str] = field(default_factory=functools.partial(deque, maxlen=99))
 
-    def learn(self, *texts: str) -> None:
-        """Mask these texts, too, such as new tokens of a remote server."""
-        self.learnt.extend(_find_forms(set(texts).difference(self.learnt)))
+    def __post_init__(self) -> None:
+        # A model needs the names of toolboxes and servers, so a name is no secret.
+        self._names = {*self.toolboxes}
+        for toolbox in self.toolboxes.values():
+            self._names.update(toolbox.servers)
+        # A secret may contain another one, and is replaced first.
+        forms = set(_find_forms(self.secrets - self._names))
+        self._forms = sorted(forms, key=len, reverse=True)
+        # Tokens change for weeks, and old ones are not valid any more.
+        self._tokens: deque[str] = deque(maxlen=99)
+
+    def learn(self, *tokens: str) -> None:
+        """Mask these tokens as well from now on; only the last 99 of them are kept."""
+        self._tokens.extend(set(filter(None, tokens)).difference(self._tokens))
 
     def mask(self, text: str) -> str:
         """The text with `***` for each known secret, and without control characters.
 
-        Line feeds stay. `_unescape` comes first, because a secret with escapes of JSON
-        would not be found.
+        Programs cut secrets, and fold them into lines, so a long part of one is masked
+        as well. Line feeds stay.
         """
-        text = _unescape(text)
-        for secret in (*self.secrets, *self.learnt):
+        secrets = [*self._forms, *self._tokens]
+        for secret in secrets:
             text = text.replace(secret, "***")
-            # A line may be cut within a secret, or its writer may have been killed.
-            start = text.rfind(secret[:8])
-            if start >= 0 and secret.startswith(text[start:]):
-                text = text[:start] + "***"
-        return _CONTROLS.sub(" ", text)
+
+        def mask_part(run: re.Match[str]) -> str:
+            is_part = any(run[0] in secret for secret in secrets)
+            return "***" if is_part and run[0] not in self._names else run[0]
+
+        return _CONTROLS.sub(" ", _RUN.sub(mask_part, text))
 
 
-_TABLE_KEYS = ("toolboxes", "mcpServers", "servers", "context_servers", "mcp_servers")
+_TABLE_KEYS = ["toolboxes", "mcpServers", "servers", "context_servers", "mcp_servers"]
+_TABLE_KEYS += ["mcp", "mcp.servers", "amp.mcpServers"]
 # The keys that clients use for those fields of a `ServerConfig` whose key is not simply
 # the name of the field.
 _SPELLINGS = {
+    "env": ["env", "environment"],
     "url": ["url", "serverUrl", "httpUrl"],
+    "headers": ["headers", "http_headers"],
     "transport": ["transport", "type"],
     "tool_filters": ["toolFilters", "includeTools", "enabled_tools", "tools"],
     "excluded_tools": ["excludeTools", "disabledTools", "disabled_tools"],
 }
 _FILTER_KEYS = _SPELLINGS["tool_filters"] + _SPELLINGS["excluded_tools"]
+_START_KEYS = {"command", *_SPELLINGS["url"]}
+# Rules of opencode and Amp for single tools, beside their tables of servers.
+_POLICY_KEYS = {"tools", "permission", "amp.tools.disable", "amp.mcpPermissions"}
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
 _TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
-_VARIABLE = re.compile(r"\$\{(?:env:)?(?P<name>[A-Z_][A-Z0-9_]*)")
+# opencode writes `{env:VAR}`, others `${env:VAR}` or `${VAR}`.
+_VARIABLE = re.compile(r"(?:\$\{(?:env:)?|\{env:)(?P<name>[A-Z_][A-Z0-9_]*)")
 _DEFAULT = r"(?: :- (?P<default> [^}]* ) )? \}"
-# A reference of another client, such as `${input:key}`, or of a shell, such as `$VAR`.
-# The last alternative is a reference that is not closed.
-_OTHER = r"(?P<foreign> \$\{ [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b ) | \$\{"
+# A reference of another client, such as `${input:key}` or `{file:path}`, or of a shell,
+# such as `$VAR`. The last alternative is a reference that is not closed.
+_OTHER = r"(?P<foreign> (?:\$\{ | \{file:) [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b ) | \$\{"
 _REFERENCE = re.compile(rf"{_VARIABLE.pattern} {_DEFAULT} | {_OTHER}", re.VERBOSE)
-# Editors write JSON with comments and trailing commas. A string is matched first,
-# because neither means anything inside a string.
-_STRING = r'(?P<string> " (?: [^"\\] | \\. )* " )'
-_COMMENT = re.compile(_STRING + r"| // [^\n]* | /\* .*? \*/", re.VERBOSE | re.DOTALL)
-_TRAILING_COMMA = re.compile(_STRING + r"| , (?= \s* [\]}] )", re.VERBOSE | re.DOTALL)
+# Codex names variables without `${}`.
+_CODEX_KEYS = r'"(?:bearer_token_env_var|env_http_headers)": (?:"[^"]*"|\{[^}]*\})'
+# Editors write JSON with comments and trailing commas. Strings are kept first, because
+# neither means anything inside a string. The quantifiers with `+` at the end do not
+# try shorter matches: with others, a text that ends within a string takes minutes.
+_STRING = r'" (?: [^"\\]++ | \\. )*+ "?'
+_COMMENT = rf'(?P<kept> (?: [^"/]++ | {_STRING} | / (?![/*]) )++ )'
+_COMMENT += r"| // [^\n]*+ | /\* .*? (?: \*/ | \Z )"
+_TRAILING_COMMA = rf'(?P<kept> (?: [^",]++ | {_STRING} | , (?! \s*+ [\]}}] ) )++ ) | ,'
+# A path such as `C:\new`, written with single backslashes in JSON.
+_BROKEN_PATH = re.compile(r"(?s)(?:^|=)[A-Za-z]:.*[\b\f\n\r\t]")
+# A part of a secret is a secret as well, from 12 characters on.
+_RUN = re.compile(r"[A-Za-z0-9_-]{12,}")
 # Colours and moves of a terminal, halves of surrogate pairs, and control characters
 # except \n.
 _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
+# Other programs and pages quote these four lines, so their words are fixed.
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
 Dynamic mode was removed in version 0.10.0.
@@ -237,67 +276,110 @@ class _ConfigReader:
 
     problems: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
-    switched_off: set[str] = field(default_factory=set)  # servers, by a client's list
+    switched_off: set[str] = field(default_factory=set)  # names, in small letters
+    other_folders: list[str] = field(default_factory=list)  # which have servers
+    own_env: dict[str, str | None] = field(default_factory=dict)  # of one server
 
-    def toolboxes(self, content: Any) -> Iterator[tuple[str, ToolboxConfig]]:
-        """The names and toolboxes of a file, ours or another client's."""
+    def read_toolboxes(self, content: Any) -> dict[str, ToolboxConfig]:
+        """The toolboxes of a file by their names, ours or another client's."""
         data = self.expect("configuration", content, dict)
         if data.get("toolMode", "proxy") != "proxy":
             self.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
+        tables = self.find_tables(data)
+        if not tables and isinstance(content, dict):
+            found = ", ".join(data) + _tell_folders(self.other_folders)
+            told = f"expected one of {_TABLE_KEYS}, found {found or 'no key'}"
+            self.report("configuration", told)
+        toolboxes: dict[str, ToolboxConfig] = {}
+        for path, table in tables.items():
+            if path == "toolboxes":
+                for name, at, entry in self.read_entries(path, table):
+                    toolboxes[name] = self.read_toolbox(at, entry)
+            elif "toolboxes" in tables:
+                log.warning("%s: not served, because there are toolboxes as well", path)
+            else:
+                # Each server of another client's file is a toolbox of its own.
+                for name, server in self.read_servers(path, table).items():
+                    if name in toolboxes:
+                        log.warning("%s.%s: replaces a server of this name", path, name)
+                    text = server.description or f"Tools of the MCP server '{name}'"
+                    toolboxes[name] = ToolboxConfig(text, {name: server})
+        return toolboxes
+
+    def find_tables(self, data: JSON) -> JSON:
+        """The tables of a file, by their places.
+
+        The reader also keeps the names of servers that lists of the file switch off.
+        """
         tables = {key: data[key] for key in _TABLE_KEYS if key in data}
+        self.switched_off |= self.read_names("disabledMcpServers", data)
+        # opencode keeps servers in `mcp`, VS Code in its `servers`. Gemini CLI keeps
+        # lists there, of names in `mcpServers`.
+        mcp = tables.pop("mcp", None)
+        if isinstance(mcp, dict):
+            if "servers" in mcp:
+                tables["mcp.servers"] = mcp["servers"]
+            elif not mcp or any(isinstance(value, dict) for value in mcp.values()):
+                tables["mcp"] = mcp
+            else:
+                self.switched_off |= self.read_names("mcp.excluded", mcp)
+                servers = tables.get("mcpServers")
+                if "allowed" in mcp and isinstance(servers, dict):
+                    every = set(map(str.lower, servers))
+                    self.switched_off |= every - self.read_names("mcp.allowed", mcp)
         # Claude Code keeps the servers of a project in its entry in ~/.claude.json, and
         # the names of those that are switched off there. On Windows, paths are equal
         # whatever their slashes and their case. Most files have no `projects`, or use
         # the key for something else.
         with suppress(AttributeError, LookupError, TypeError, OSError):
             for path, project in data["projects"].items():
+                servers = project.get("mcpServers") or {}
                 if Path(path) == Path.cwd():
-                    self.switched_off = set(project.get("disabledMcpServers") or ())
-                    tables[f"projects.{path}.mcpServers"] = project["mcpServers"]
-        if not tables:
-            self.report("configuration", f"expected one of {_TABLE_KEYS} in {[*data]}")
-        for path, table in tables.items():
-            if path == "toolboxes":
-                for name, at, entry in self.entries(path, table):
-                    yield name, self.read_toolbox(at, entry)
-            elif "toolboxes" in tables:
-                log.warning("%s: not served, because there are toolboxes as well", path)
-            else:
-                # Each server of another client's file is a toolbox of its own.
-                for name, server in self.servers(path, table):
-                    text = server.description or f"Tools of the MCP server '{name}'"
-                    yield name, ToolboxConfig(text, {name: server})
+                    at = f"projects.{path}.disabledMcpServers"
+                    self.switched_off |= self.read_names(at, project)
+                    tables[f"projects.{path}.mcpServers"] = servers
+                elif servers:
+                    self.other_folders.append(path)
+        if tables.keys() & {"mcp", "amp.mcpServers"}:
+            for key in sorted(data.keys() & _POLICY_KEYS):
+                log.warning("%s: not applied; use `toolFilters` or --read-only", key)
+        return tables
+
+    def read_names(self, path: str, owner: JSON) -> set[str]:
+        """A list of servers. Clients compare their names without regard to case."""
+        names = self.read(path, owner.get(path.rpartition(".")[2]) or [], list)
+        return set(map(str.lower, names))
 
     def read_toolbox(self, path: str, entry: JSON) -> ToolboxConfig:
         """One toolbox of our own format."""
         text = self.read(f"{path}.description", entry.pop("description", None), str)
-        servers = self.servers(f"{path}.mcpServers", entry.pop("mcpServers", None))
-        return ToolboxConfig(text, dict(servers))
+        servers = self.read_servers(f"{path}.mcpServers", entry.pop("mcpServers", None))
+        self.report_unknown_keys(path, entry)
+        return ToolboxConfig(text, servers)
 
-    def servers(self, path: str, table: Any) -> Iterator[tuple[str, ServerConfig]]:
-        """The names and servers of a table, except those that start this workbench.
+    def read_servers(self, path: str, table: Any) -> dict[str, ServerConfig]:
+        """The servers of a table by their names, except those that start this workbench.
 
         These have the path of this file in their command line.
         """
-        for name, at, entry in self.entries(path, table):
+        servers = {}
+        for name, at, entry in self.read_entries(path, table):
             server = self.read_server(at, entry)
             self.secrets += _find_secrets(server)
-            words = [server.command, *server.args]
-            files = [os.path.abspath(os.path.expanduser(word)) for word in words]
-            if os.path.abspath(__file__) in files and "--toolbox" not in server.args:
+            files = list(map(_make_absolute, [server.command, *server.args]))
+            if _make_absolute(__file__) in files and "--toolbox" not in server.args:
                 log.warning("%s: left out, because it starts this workbench", at)
             else:
-                yield name, server
+                servers[name] = server
+        return servers
 
-    def entries(self, table_path: str, table: Any) -> Iterator[tuple[str, str, JSON]]:
-        """Name, path and content of each toolbox or server that is switched on.
-
-        Whoever iterates removes the keys that it knows from the content.
-        """
+    def read_entries(self, table_path: str, table: Any) -> list[tuple[str, str, JSON]]:
+        """Name, path and content of each toolbox or server that is switched on."""
+        entries = []
         for name, value in self.expect(table_path, table, dict).items():
             path = f"{table_path}.{name}"
             # An entry whose name begins with `_` is a comment.
-            if name.startswith("_") or name in self.switched_off:
+            if name.startswith("_") or name.lower() in self.switched_off:
                 continue
             entry = self.expect(path, value, dict)
             # Clients write null for what is not there.
@@ -308,9 +390,13 @@ class _ConfigReader:
                 continue
             if re.search("^$|__|_$", name):
                 self.report(path, "expected a name, without '__', not ending in '_'")
-            yield name, path, entry
-            # Here the entry has been read, and the keys that are left are unknown.
-            self.report_unknown_keys(path, entry)
+            # Zed's extensions and opencode's organizations bring servers whose entries
+            # here have only settings.
+            if table_path in ("context_servers", "mcp") and not _START_KEYS & {*entry}:
+                log.warning("%s: left out, because it has no command and no URL", path)
+                continue
+            entries.append((name, path, entry))
+        return entries
 
     def report(self, path: str, problem: str) -> None:
         """Collect a problem; `parse_config` reports all of them together."""
@@ -319,12 +405,13 @@ class _ConfigReader:
     def report_unknown_keys(self, path: str, entry: JSON) -> None:
         """Warn of unknown keys. A misspelt filter is a problem: it filters nothing."""
         unknown = sorted(key for key in entry if not key.startswith("_"))
-        filters = list(map(str.lower, _FILTER_KEYS))
+        filters = {key.lower(): key for key in _FILTER_KEYS}
         for key in unknown:
             # With this cutoff, one letter may be wrong in the shortest key, `tools`. A
             # few longer words, such as `toolset`, are refused as well.
-            if difflib.get_close_matches(key.lower(), filters, cutoff=0.8):
-                self.report(f"{path}.{key}", f"a server has one of {_FILTER_KEYS}")
+            for near in difflib.get_close_matches(key.lower(), filters, 1, cutoff=0.8):
+                hint = f"unknown key: did you mean '{filters[near]}'?"
+                self.report(f"{path}.{key}", hint)
         if unknown:
             log.warning("%s: unknown keys %s, ignored", path, unknown)
 
@@ -334,23 +421,63 @@ class _ConfigReader:
         The keys that are known are removed from the entry.
         """
         values: JSON = {}
-        # Every field of a `ServerConfig` may be in the entry.
-        for name, default in vars(ServerConfig()).items():
+        # `env` comes first, because the other values may refer to its variables.
+        for name in ("env", *vars(ServerConfig())):
             for key in _SPELLINGS.get(name, [name]):
-                given = entry.pop(key, None)
-                # Codex keeps the approvals of tools in an object under `tools`.
-                if given is None or (key == "tools" and isinstance(given, dict)):
-                    continue
-                value = self.read(f"{path}.{key}", given, type(default))
-                if name == "excluded_tools":
-                    # The exclusions of all spellings add up.
-                    value += values.get(name, [])
-                elif name == "tool_filters" and values.get(name, value) != value:
-                    self.report(f"{path}.{key}", "expected the same in all spellings")
-                values[name] = value
-        if bool(values.get("command")) == bool(values.get("url")):
-            self.report(path, f"expected one of command and url, unknown: {[*entry]}")
+                if key in entry:
+                    self.read_field(f"{path}.{key}", name, entry.pop(key), values)
+        codex = self.read_codex_headers(path, entry)
+        values["headers"] = values.get("headers", {}) | codex
+        self.own_env = {}
+        starts = [key for key in ("command", "url") if values.get(key)]
+        if len(starts) != 1:
+            found = " and ".join(starts) or f"neither; unknown keys: {[*entry]}"
+            self.report(path, f"expected either 'command' or 'url', found {found}")
+        self.report_unknown_keys(path, entry)
         return ServerConfig(**values)
+
+    def read_field(self, path: str, name: str, given: Any, values: JSON) -> None:
+        """Put one value of an entry into `values`, under the name of its field."""
+        items = given if isinstance(given, list) else [given]
+        if name == "tool_filters" and any(isinstance(each, dict) for each in items):
+            # Codex and Claude Code keep the approvals of tools under `tools`.
+            log.warning("%s: approvals of tools are not applied", path)
+        elif name == "env":
+            values[name] = self.read_env(path, given)
+        elif name == "command" and isinstance(given, list):
+            # opencode writes the command and its arguments as one list.
+            command, *values["args"] = self.read(path, given, list) or [""]
+            values[name] = command
+        else:
+            value = self.read(path, given, type(getattr(ServerConfig(), name)))
+            if name == "excluded_tools":
+                # The exclusions of all spellings add up.
+                value += values.get(name, [])
+            elif name == "tool_filters" and values.get(name, value) != value:
+                self.report(path, "expected the same in all spellings")
+            values[name] = value
+
+    def read_env(self, path: str, given: Any) -> dict[str, str | None]:
+        """Variables. Numbers and booleans are texts; null takes a variable away."""
+        variables: dict[str, str | None] = {}
+        for key, value in self.expect(path, given, dict).items():
+            if isinstance(value, bool | int | float):
+                value = json.dumps(value)
+            if value is not None:
+                value = self.read(f"{path}.{key}", value, str)
+            variables[key] = value
+        self.own_env = variables
+        return variables
+
+    def read_codex_headers(self, path: str, entry: JSON) -> JSON:
+        """The headers whose values Codex takes from the variables that it names."""
+        names = entry.pop("env_http_headers", {})
+        names = self.read(f"{path}.env_http_headers", names, dict)
+        headers = {header: f"${{{name}}}" for header, name in names.items()}
+        if "bearer_token_env_var" in entry:
+            token = entry.pop("bearer_token_env_var")
+            headers["Authorization"] = f"Bearer ${{{token}}}"
+        return cast(JSON, self.read(f"{path}.headers", headers, dict))
 
     def read(self, path: str, value: Any, kind: type) -> Any:
         """A value of this JSON type, with the references in its strings expanded."""
@@ -362,6 +489,9 @@ class _ConfigReader:
         if kind is dict:
             return {key: self.read(f"{path}.{key}", value[key], str) for key in value}
         if kind is str:
+            if _BROKEN_PATH.search(value):
+                how = r"in JSON, write C:\\new for C:\new"
+                log.warning("%s: has a tab, a line feed or the like; %s", path, how)
             return _REFERENCE.sub(functools.partial(self.expand, path), value)
         return value
 
@@ -382,13 +512,30 @@ class _ConfigReader:
         name, default, foreign = reference.group("name", "default", "foreign")
         if foreign:
             # The text is not shown, because it may be a password with a `$`.
-            log.warning("%s: a $ is kept: variables are in braces and capitals", path)
+            how = "only ${NAME}, in capitals, is expanded"
+            log.warning("%s: a reference is left as it is: %s", path, how)
             return foreign
-        value = os.environ.get(name or "", default)
+        value = {**os.environ, **self.own_env}.get(name or "")
+        if value is None:
+            value = default
         if value is None:
             how = "set it in `env` of the workbench's entry in your client, or write"
             self.report(path, f"{reference[0]} is not set: {how} ${{NAME:-default}}")
         return value or ""
+
+
+def _make_absolute(path: str) -> str:
+    """The absolute path; without a current folder, which may be deleted, the path."""
+    path = os.path.expanduser(path)
+    with suppress(OSError):
+        path = os.path.abspath(path)
+    return path
+
+
+def _tell_folders(folders: list[str]) -> str:
+    if not folders:
+        return ""
+    return f" (with servers for other folders: {folders[:5]})"
 
 
 def _find_secrets(server: ServerConfig) -> list[str]:
@@ -404,76 +551,92 @@ def _find_secrets(server: ServerConfig) -> list[str]:
     texts += server.headers.values()
     # A part may be shown alone, such as the token of `Bearer TOKEN`.
     parts = re.split(r"[\s:/?#&=@]+", " ".join(texts))
-    return texts + parts + list(server.env.values())
+    return texts + parts + [value for value in server.env.values() if value]
 
 
-def _find_forms(secrets: set[str]) -> Iterator[str]:
+def _find_forms(secrets: frozenset[str]) -> Iterator[str]:
     """The forms in which secrets may appear."""
     # The lines of a secret are secrets, because stderr is shown line by line.
-    for text in secrets.union("\n".join(secrets).splitlines()):
+    for text in {*secrets, *"\n".join(secrets).splitlines()}:
         # A short text may occur by chance, and is shown. So may an ordinary word of
         # eight letters, which is masked all the same. A path that exists is no secret.
         if len(text.strip()) >= 8 and not os.path.exists(text):
-            plain = json.dumps(text, ensure_ascii=False)[1:-1]
-            yield from map(_unescape, (text, plain, json.dumps(text)[1:-1]))
-
-
-def _unescape(text: str) -> str:
-    """The text without the escapes of printable Latin-1 characters, and of slashes.
-
-    JSON encoders differ in them: some write `\\u0026` for an ampersand, `\\/` for `/`.
-    """
-    escapes = r"\\(?:/|u00[2-7a-fA-F][0-9a-fA-F])"
-    return re.sub(escapes, lambda match: json.loads(f'"{match[0]}"'), text)
+            yield text
+            # Python's `json` has two forms of a text with other letters than ASCII.
+            yield json.dumps(text, ensure_ascii=False)[1:-1]
+            yield json.dumps(text)[1:-1]
 
 
 def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchConfig:
     """Check a configuration that was decoded from this text. Raises `ConfigError`."""
     reader = _ConfigReader()
-    toolboxes = dict(reader.toolboxes(data))
+    toolboxes = reader.read_toolboxes(data)
     if reader.problems:
         raise ConfigError("\n".join([f"{source}:", *reader.problems]))
-    # Every `${VAR}` in the raw text is withheld. A misspelt or disabled entry is not
-    # read, but its token must not reach other servers either.
-    named = set(_VARIABLE.findall(text + json.dumps(data, default=str)))
+    # Every variable that the raw text names is withheld. A misspelt or disabled entry
+    # is not read, but its token must not reach other servers either.
+    written = json.dumps(data, default=str)
+    named = set(_VARIABLE.findall(text + written))
+    named.update(re.findall(r"\w+", " ".join(re.findall(_CODEX_KEYS, written))))
     withheld = {name: os.environ[name] for name in os.environ.keys() & named}
-    # A model needs the names of toolboxes and servers, so a name is no secret.
-    names = [toolboxes, *[toolbox.servers for toolbox in toolboxes.values()]]
-    secrets = set(reader.secrets).union(withheld.values()).difference(*names)
-    forms = tuple(sorted(set(_find_forms(secrets)), key=len, reverse=True))
-    return WorkbenchConfig(toolboxes, withheld, forms, source)
+    secrets = frozenset(reader.secrets).union(withheld.values())
+    if not toolboxes:
+        source += _tell_folders(reader.other_folders)
+    return WorkbenchConfig(toolboxes, withheld, secrets, source)
 
 
 def find_config(argument: Path | str | None) -> WorkbenchConfig:
     """The configuration to serve: a file's, or the demo. Raises `ConfigError`."""
     given = argument or os.environ.get("WORKBENCH_CONFIG")
-    path = str(given or "workbench-config.json")
+    path = _make_absolute(str(given or "workbench-config.json"))
     if not given and not os.path.exists(path):
-        server = ServerConfig(sys.executable, [os.path.abspath(__file__), "--toolbox"])
+        server = ServerConfig(sys.executable, [_make_absolute(__file__), "--toolbox"])
         note = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
         demo = ToolboxConfig(f"Echo and time. {note}", {"toolbox": server})
         return WorkbenchConfig({"demo": demo}, source=note)
     language = "JSON"
+    decode: Callable[[str], Any] = _decode_json
     if path.endswith(".toml"):
         language = "TOML, because of its name,"
+        decode = tomllib.loads
+    # Without this check, a pipe that nobody writes to would be waited for.
+    if Path(path).is_fifo():
+        raise ConfigError(f"{path}: expected a file, found a pipe")
     try:
-        text = Path(os.path.expanduser(path)).read_text(encoding="utf-8-sig")
-        if language != "JSON":
-            data = tomllib.loads(text)
-        elif text.strip():
-            data = from_json(_TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, text)))
-        else:
-            raise ValueError("the file is empty")
+        text = Path(path).read_text(encoding="utf-8-sig")
+        data = decode(text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: expected {language} in UTF-8: {error}") from None
+        told = f"expected {language} saved as UTF-8: {error}"
+        raise ConfigError(f"{path}: {told}") from None
     return parse_config(data, path, text)
 
 
+def _decode_json(text: str) -> Any:
+    """Decode JSON, which may have comments and trailing commas."""
+    if not text.strip():
+        raise ValueError("the file is empty")
+    for what in (_COMMENT, _TRAILING_COMMA):
+        text = re.sub(what, _blank, text, flags=re.VERBOSE | re.DOTALL)
+    data = json.loads(text, object_pairs_hook=_make_object)
+    # Halves of surrogate pairs, which cannot be sent, are an error here.
+    json.dumps(data, ensure_ascii=False).encode()
+    return data
+
+
+def _make_object(pairs: list[tuple[str, Any]]) -> JSON:
+    """A JSON object. The last of several members with one name counts."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+        log.warning("'%s': stands twice in one object, and the last one counts", name)
+    return members
+
+
 def _blank(match: re.Match[str]) -> str:
-    """A string unchanged; anything else as spaces, so that errors name right places."""
-    return match["string"] or re.sub(".", " ", match[0])
+    """Kept text unchanged; the rest as spaces, so that errors name right places."""
+    return match["kept"] or re.sub(".", " ", match[0])
 
 
 # === Workbench ========================================================================
@@ -1584,7 +1747,8 @@ class ServerProcess(Transport, asyncio.subprocess.SubprocessStreamProtocol):
     async def __aenter__(self) -> Streams:
         """Start the process, to speak to it over stdin and stdout."""
         config = self.config
-        env = {**self.shared.environment, **config.env}
+        every = {**self.shared.environment, **config.env}
+        env = {name: value for name, value in every.items() if value is not None}
         words = list(map(os.path.expanduser, [config.command, *config.args]))
         # Without `which`, Windows would not find `npx.cmd` for the command `npx`.
         words[0] = shutil.which(words[0], path=env.get("PATH")) or words[0]
