@@ -1425,6 +1425,7 @@ class Connection:
     async def _on_message(self, message: object) -> None:
         if not isinstance(message, types.ToolListChangedNotification):
             return
+        # People search logs for these lines, so their words are fixed.
         log.info("Received tools/list_changed notification from server: %s", self.name)
         if not self._announces_changes():
             text = "Received tools notification from server without listChanged"
@@ -1600,10 +1601,10 @@ class ServerProcess(Transport):
 
     - The process exits. `_report_exit` reports the status at once, and closes the pipes
       `OUTPUT_TIMEOUT` later, so the messages end.
-    - stdout ends, or a line of it is too long. `_messages` closes stdin, so nothing
-      more is sent. It reports the end after up to `EXIT_GRACE`, in which the process
-      may exit: the status tells more.
-    - stdin is closed. `_send` reports this at the next request, in the same way.
+    - stdout ends. From this moment on, `_send` sends nothing. `_messages` reports the
+      end after up to `EXIT_GRACE`, because the process usually exits meanwhile, and the
+      status tells more. A line that is too long is reported at once.
+    - stdin is closed. `_send` reports this at the next request, after as long a wait.
     """
 
     async def __aenter__(self) -> Streams:
@@ -1623,8 +1624,8 @@ class ServerProcess(Transport):
             try:
                 self._process, self._pipes = await start(_Pipes, *words, **options)
             except OSError as error:
-                log.debug("PATH of '%s': %s", config.command, env.get("PATH"))
-                text = _explain_start(config.command, cwd, error)
+                log.debug("PATH of '%s': %s", words[0], env.get("PATH"))
+                text = _explain_start(words[0], cwd, error)
                 raise ToolError(text) from None
         if sys.platform == "win32":
             self._job = create_job(self._process)
@@ -1653,9 +1654,6 @@ class ServerProcess(Transport):
                 self.on_output(line)
             else:
                 yield SessionMessage(message)
-        # No answer can come any more. A request that was sent now would fail as one
-        # that may have taken effect.
-        self._pipes.stdin.close()
         # A server that closes a pipe usually exits. Then `_report_exit` reports the
         # exit status first, and the connection keeps the first reason.
         await asyncio.wait(self._ends, timeout=EXIT_GRACE)
@@ -1668,17 +1666,20 @@ class ServerProcess(Transport):
     async def _send(self, item: SessionMessage) -> None:
         """Write a message to stdin.
 
-        Raises `NotDelivered` for a request after stdin was closed at either end.
+        Raises `NotDelivered` for a request that the process can no longer read, or no
+        longer answer.
         """
-        # No `drain`: a server that does not read its stdin must delay nobody. A write
-        # to a broken pipe closes `stdin`, so the check comes after it.
-        stdin = self._pipes.stdin
-        stdin.write(dump_message(item.message) + b"\n")
-        if stdin.is_closing() and isinstance(item.message, types.JSONRPCRequest):
+        # No `drain`: a server that does not read its stdin must delay nobody.
+        is_closed = self._pipes.stdout.at_eof()
+        if not is_closed:
+            self._pipes.stdin.write(dump_message(item.message) + b"\n")
+            # A write to a broken pipe closes `stdin`, so the check comes after it.
+            is_closed = self._pipes.stdin.is_closing()
+        if is_closed and isinstance(item.message, types.JSONRPCRequest):
             # As at the end of stdout, the exit status is the better reason.
             await asyncio.wait(self._ends, timeout=EXIT_GRACE)
             self.on_closed("closed its stdin")
-            raise NotDelivered("the server has closed its stdin")
+            raise NotDelivered("the server has closed a pipe")
 
     async def __aexit__(self, *_: object) -> None:
         """Close stdin, and end the whole process group.
@@ -1725,8 +1726,8 @@ _NO_PROGRAM = {
     r".*://.*": "it is a URL, which is written as `url`",
     r"(\S*:)?\d+": "it is a port: write `url`, such as http://localhost:8080/mcp",
     r".*\s.*": "it has spaces: write the program alone, and its arguments in `args`",
-    r".*": "not found: write its full path. Your terminal shows that with `which` or "
-    "`where`, and may have a longer PATH than your MCP client",
+    r".*": "not found: write its full path, which `which` or `where` shows in a "
+    "terminal. The PATH of an MCP client may be shorter; it can be set in `env`",
 }
 
 
@@ -1735,9 +1736,9 @@ def _explain_start(command: str, cwd: str, error: OSError) -> str:
     text = f"cannot start '{command:.100}'"
     if not os.path.isdir(cwd):
         return f"{text}: its `cwd` is no folder: '{cwd:.100}'"
-    if os.path.exists(os.path.expanduser(command)):
-        # A script is not found, either, if the interpreter in its first line is not.
-        return f"{text}, nor the interpreter in its first line: {error.strerror}"
+    if os.path.exists(command):
+        # A script is "not found" if the interpreter in its first line is missing.
+        return f"{text}, or the interpreter in its first line: {error.strerror}"
     found = (how for form, how in _NO_PROGRAM.items() if re.fullmatch(form, command))
     return f"{text}: {next(found, error.strerror)}"
 
