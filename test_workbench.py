@@ -849,7 +849,7 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons mus
 }
 
 
-async def test_a_reason_is_one_readable_line_that_tells_the_cause() -> None:
+async def test_a_reason_is_one_readable_line_that_tells_the_cause(log: Logs) -> None:
     servers = {name: server for name, (server, _) in FAILURES.items()}
     async with connected(good=local(), **servers) as client:
         failed = (await open_box(client))["servers_failed"]
@@ -857,6 +857,8 @@ async def test_a_reason_is_one_readable_line_that_tells_the_cause() -> None:
         assert failed[name].isprintable() and len(failed[name]) < 10_000, name
         for part in parts.split(";;"):
             assert re.search(part.strip(), failed[name]), (name, failed[name])
+    path = f"PATH of 'no-such-command': {PATH}"
+    assert ("workbench", logging.DEBUG, path) in log.record_tuples
 
 
 PAGES = """
@@ -892,7 +894,7 @@ async def test_a_tool_that_is_not_valid_costs_only_itself(eras: str, log: Logs) 
     async with connected(a=local(eras=eras, tools=spoilt)) as client:
         shown = [each["name"] for each in (await open_box(client))["tools"]]
     assert shown == ["box__a__Ann", "box__a__Dee"]
-    warnings = re.findall(r"WARNING .* box/a: .* tool '?(\w+)'?: .*valid", log.text)
+    warnings = re.findall("WARNING .*a tool that is.*(Ben|7|Cid|Eve).*: .", log.text)
     assert warnings == ["Ben", "7", "Cid", "Eve"][: len(spoilt) - 2]
 
 
@@ -1122,6 +1124,20 @@ async def test_a_bad_call_is_an_error_that_helps() -> None:
                 await client.call_tool(name, {})
             assert caught.value.code == -32602
             assert caught.value.message.startswith(f"Tool '{name}' not found: ")
+
+
+# === Messages =========================================================================
+
+
+async def test_the_end_of_messages_is_the_end_of_a_stream() -> None:
+    async def messages() -> AsyncIterator[Any]:
+        yield "a message"
+
+    unused: Any = None
+    streams = workbench.Streams(messages(), unused)
+    assert await streams.receive() == await anext(messages())
+    with pytest.raises(anyio.EndOfStream):
+        await streams.receive()
 
 
 # === Connections ======================================================================

@@ -1146,8 +1146,8 @@ async def read_lines(read: Read, limit: int) -> AsyncIterator[bytes]:
 #   records that error, or any other, as the reason why the server is not up.
 # - `transmit` sends one message. For a request, `transmit` may return before the answer
 #   has come (over pipes and SSE), or after that (over Streamable HTTP). `transmit`
-#   raises `NotDelivered` only if the server has certainly not executed the request: its
-#   stdin is closed, or it does not know the session. For a request that failed in
+#   raises `NotDelivered` only if the server has certainly not executed the request: one
+#   of its pipes is closed, or it does not know the session. For a request that failed in
 #   another way, `transmit` raises `ToolError`, or an `MCPError` that the server sent.
 # - `messages` are the server's, the answers to requests included.
 # - The transport of a process calls `on_output` for each line that is no message.
@@ -1362,8 +1362,8 @@ class Connection:
     def _repair(self, method: str, result: JSON) -> None:
         """Change a result that the session would refuse for a small fault.
 
-        A result of a tool without `content` passes. TypeScript clients take it, too. A
-        tool that is not valid is left out of a listing, and costs no other tool.
+        A result of a tool may lack `content`, because TypeScript clients take it, too.
+        A tool that is not valid is left out of a listing, and costs no other tool.
         """
         if method == "tools/call":
             result.setdefault("content", [])
@@ -1374,9 +1374,8 @@ class Connection:
                     validate_server_result(method, version, {**result, "tools": [tool]})
                 except ValidationError as error:
                     result["tools"].remove(tool)
-                    name = tool.get("name") if isinstance(tool, dict) else tool
-                    text = f"{self.name}: left out its tool %.99r: %s"
-                    log.warning(text, name, explain(error))
+                    text = f"{self.name}: left out a tool that is not valid, %.99s: %s"
+                    log.warning(text, tool, explain(error))
 
     def _forwarder(self, is_offered: object, request: Any, result: Any) -> Any:
         """A callback that asks the client a server's question, if that was offered."""
@@ -1573,8 +1572,8 @@ Failure = ToolError | MCPError | None
 class _Pipes(asyncio.subprocess.SubprocessStreamProtocol):
     """The pipes of a process as streams, and a future for its exit.
 
-    asyncio has both in `create_subprocess_exec`. But on Python 3.11, that one tells of
-    an exit only when all pipes are closed, and a child of the server may hold them.
+    `asyncio.create_subprocess_exec` is not used. On Python 3.11, asyncio's own `wait`
+    returns only when all pipes are closed, and a child of the server may hold them.
     """
 
     stdin: asyncio.StreamWriter
@@ -1636,8 +1635,10 @@ class ServerProcess(Transport):
 
     def _report_exit(self, _: object) -> None:
         status = self._process.get_returncode()
-        hint = "" if status else ": do `args` start a server, and with stdio?"
-        self.on_closed(f"exited with status {status}{hint}")
+        reason = f"exited with status {status}"
+        if status == 0:
+            reason += ", without an error: do `args` make it a server over stdio?"
+        self.on_closed(reason)
         # A child of the server may hold the pipes open for as long as it likes.
         asyncio.get_running_loop().call_later(OUTPUT_TIMEOUT, self._process.close)
 
@@ -1678,8 +1679,8 @@ class ServerProcess(Transport):
         if is_closed and isinstance(item.message, types.JSONRPCRequest):
             # As at the end of stdout, the exit status is the better reason.
             await asyncio.wait(self._ends, timeout=EXIT_GRACE)
-            self.on_closed("closed its stdin")
-            raise NotDelivered("the server has closed a pipe")
+            self.on_closed("closed its stdout or stdin")
+            raise NotDelivered("the server has closed its stdout or stdin")
 
     async def __aexit__(self, *_: object) -> None:
         """Close stdin, and end the whole process group.
@@ -1720,7 +1721,7 @@ class ServerProcess(Transport):
         return False
 
 
-# What is wrong with a command that is not found. The first pattern that fits counts.
+# The advice for a command that is not found. The first pattern that fits counts.
 _NO_PROGRAM = {
     r"\s*": "it is empty",
     r".*://.*": "it is a URL, which is written as `url`",
@@ -1732,7 +1733,7 @@ _NO_PROGRAM = {
 
 
 def _explain_start(command: str, cwd: str, error: OSError) -> str:
-    """Why a process was not started, and what to do about it."""
+    """Say why a process was not started, and what to do about it."""
     text = f"cannot start '{command:.100}'"
     if not os.path.isdir(cwd):
         return f"{text}: its `cwd` is no folder: '{cwd:.100}'"
