@@ -1812,7 +1812,7 @@ FAILED: dict[str, tuple[bytes, str]] = {
         "HTTP 200, no valid MCP.*path.*<html>",
     ),
     "ended": (STREAM + b": no answer\n\n", "HTTP 200"),
-    "large": (STREAM + b"id: 1\n\ndata: " + b"x" * (13 << 20), "exceed|limit|large"),
+    "large": (STREAM + b"id: 1\n\ndata: " + b"x" * (33 << 20), "exceed|limit|large"),
     "spoilt": (response(200, {"id": 1}), ""),
     "bomb": (response(200, BOMB, content_encoding="deflate"), "HTTP 200, no valid MCP"),
     "cut": (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{", ""),

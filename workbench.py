@@ -1147,8 +1147,8 @@ async def read_lines(read: Read, limit: int) -> AsyncIterator[bytes]:
 # - `transmit` sends one message. For a request, `transmit` may return before the answer
 #   has come (over pipes and SSE), or after that (over Streamable HTTP). `transmit`
 #   raises `NotDelivered` only if the server has certainly not executed the request: one
-#   of its pipes is closed, or it does not know the session. For a request that failed in
-#   another way, `transmit` raises `ToolError`, or an `MCPError` that the server sent.
+#   of its pipes is closed, or it does not know the session. For a request that failed
+#   in another way, `transmit` raises `ToolError`, or the `MCPError` of the server.
 # - `messages` are the server's, the answers to requests included.
 # - The transport of a process calls `on_output` for each line that is no message.
 #
@@ -1374,8 +1374,10 @@ class Connection:
                     validate_server_result(method, version, {**result, "tools": [tool]})
                 except ValidationError as error:
                     result["tools"].remove(tool)
-                    text = f"{self.name}: left out a tool that is not valid, %.99s: %s"
-                    log.warning(text, tool, explain(error))
+                    # The mask comes first, because a secret that is cut is not found.
+                    shown = self.shared.mask(str(tool))[:99]
+                    text = f"{self.name}: left out a tool that is not valid, %s: %s"
+                    log.warning(text, shown, explain(error))
 
     def _forwarder(self, is_offered: object, request: Any, result: Any) -> Any:
         """A callback that asks the client a server's question, if that was offered."""
@@ -1649,7 +1651,7 @@ class ServerProcess(Transport):
                 # If this line were skipped, a call that it answers would wait for ever.
                 limit = f"{LINE_LIMIT >> 20} MiB, the limit of a message"
                 self.on_closed(f"wrote a line of more than {limit}")
-                break
+                return
             message = read_message(line)
             if message is None:
                 self.on_output(line)
@@ -1670,9 +1672,10 @@ class ServerProcess(Transport):
         Raises `NotDelivered` for a request that the process can no longer read, or no
         longer answer.
         """
-        # No `drain`: a server that does not read its stdin must delay nobody.
+        # After the end of stdout, no answer can come, so nothing is sent.
         is_closed = self._pipes.stdout.at_eof()
         if not is_closed:
+            # No `drain`: a server that does not read its stdin must delay nobody.
             self._pipes.stdin.write(dump_message(item.message) + b"\n")
             # A write to a broken pipe closes `stdin`, so the check comes after it.
             is_closed = self._pipes.stdin.is_closing()
@@ -1734,9 +1737,9 @@ _NO_PROGRAM = {
 
 def _explain_start(command: str, cwd: str, error: OSError) -> str:
     """Say why a process was not started, and what to do about it."""
-    text = f"cannot start '{command:.100}'"
+    text = f"cannot start '{command}'"
     if not os.path.isdir(cwd):
-        return f"{text}: its `cwd` is no folder: '{cwd:.100}'"
+        return f"{text}: its `cwd` is no folder: '{cwd}'"
     if os.path.exists(command):
         # A script is "not found" if the interpreter in its first line is missing.
         return f"{text}, or the interpreter in its first line: {error.strerror}"
