@@ -1626,8 +1626,7 @@ class ServerProcess(Transport):
                 self._process, self._pipes = await start(_Pipes, *words, **options)
             except OSError as error:
                 log.debug("PATH of '%s': %s", words[0], env.get("PATH"))
-                text = _explain_start(words[0], cwd, error)
-                raise ToolError(text) from None
+                raise ToolError(_explain_start(words[0], cwd, error)) from None
         if sys.platform == "win32":
             self._job = create_job(self._process)
         # The process may have exited already. Then the callback follows at once.
@@ -1649,8 +1648,8 @@ class ServerProcess(Transport):
         async for line in read_lines(self._pipes.stdout.read, LINE_LIMIT):
             if len(line) == LINE_LIMIT:
                 # If this line were skipped, a call that it answers would wait for ever.
-                limit = f"{LINE_LIMIT >> 20} MiB, the limit of a message"
-                self.on_closed(f"wrote a line of more than {limit}")
+                limit = LINE_LIMIT >> 20
+                self.on_closed(f"wrote a message beyond the limit of {limit} MiB")
                 return
             message = read_message(line)
             if message is None:
@@ -1755,30 +1754,30 @@ def restore_environment() -> None:
     UV_RUN_RECURSION_DEPTH. With all this, the command `python` of a server would start
     the Python of the workbench, which lacks the packages of the server.
     """
-    kept: list[str] = []
-    activated: list[str] = []
-    added: list[str] = []
-    for folder in os.environ.get("PATH", "").split(os.pathsep):
-        root = os.path.dirname(folder)
-        is_environment = os.path.exists(os.path.join(root, "pyvenv.cfg"))
-        is_ours = any(path.startswith(root + os.sep) for path in sys.path)
-        # An environment that comes again was activated before, and is the person's.
-        if is_environment and is_ours and root not in added:
-            added.append(root)
-            continue
-        kept.append(folder)
-        if is_environment:
-            activated.append(root)
-    # Without UV, our environment is in PATH because it was activated.
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    environments: list[str] = []
+    added: set[str] = set()
+    for folder in folders:
+        root = os.path.join(os.path.dirname(folder), "")
+        if os.path.exists(f"{root}pyvenv.cfg"):
+            environments.append(folder)
+            if any(path.startswith(root) for path in sys.path):
+                added.add(folder)
+    # Without UV, a person has activated our environment, and nothing was added.
     if "UV" not in os.environ or not added:
         return
-    os.environ["PATH"] = os.pathsep.join(kept)
-    for name in ("UV", "UV_RUN_RECURSION_DEPTH"):
-        os.environ.pop(name, None)
-    if os.environ.get("VIRTUAL_ENV") in added:
+    for folder in added:
+        # The first one is uv's. A second one is there if the environment is activated.
+        folders.remove(folder)
+        environments.remove(folder)
+    os.environ["PATH"] = os.pathsep.join(folders)
+    del os.environ["UV"]
+    os.environ.pop("UV_RUN_RECURSION_DEPTH", None)
+    if os.environ.get("VIRTUAL_ENV") == sys.prefix:
         del os.environ["VIRTUAL_ENV"]
-        for root in activated[:1]:
-            os.environ["VIRTUAL_ENV"] = root
+        if environments:
+            # uv has replaced the value, but not the folder of the same environment.
+            os.environ["VIRTUAL_ENV"] = os.path.dirname(environments[0])
 
 
 class RemoteServer(Transport):
