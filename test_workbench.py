@@ -225,6 +225,7 @@ import datetime
 import hashlib
 import logging
 import shlex
+import shutil
 import socket
 import subprocess
 import threading
@@ -256,6 +257,7 @@ INSTALLED = ROOT / ".ci/servers"
 MODES = pytest.mark.parametrize("mode", ["legacy", "auto"])
 ERAS = pytest.mark.parametrize("eras", [OLDER, MODERN])
 PIPE = subprocess.PIPE
+PATH = os.environ.get("PATH", os.defpath)
 Monkey = pytest.MonkeyPatch
 Logs = pytest.LogCaptureFixture
 Capture = pytest.CaptureFixture[str]
@@ -1032,23 +1034,29 @@ async def test_an_open_waits_for_one_alone(tmp_path: Path, monkeypatch: Monkey) 
 
 
 KILL = "os.write(2, b'one\\n\\x1b[31mtwo'); os.kill(os.getpid(), 9)"
-SPOILT = "answer(request, {'tools': [{'name': 'x'}]})"
+SPOILT = "answer(request, {'tools': 7})"
 AT_HOME = os.path.expanduser("~/x")  # as a shell expands it
 SHOW_HOME = ["-c", "import sys; sys.exit(sys.argv[1])", "~/x"]
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons must tell
-    "absent": (MISSING, "start 'no-such-command' .*: .*path.*`env`.*PATH is"),
-    "words": ({"command": "npx -y x"}, "'npx -y x' in .*put arguments into `args`"),
-    "folder": (local() | {"cwd": "/no-such"}, "cannot start .* in '/no-such': ."),
+    "absent": (MISSING, "^cannot start 'no-such-command': .*full path.*`env`$"),
+    "words": ({"command": "npx -y x"}, "'npx -y x': .*spaces.*`args`"),
+    "blank": ({"command": " "}, "' ': .*empty"),
+    "link": ({"command": "http://a.b:80/c"}, "URL.*`url`"),
+    "port": ({"command": "localhost:8080"}, "port.*`url`"),
+    "file": ({"command": __file__}, "Permission denied|not a valid"),
+    "folder": (local() | {"cwd": "/no-such"}, "start '.*': its `cwd`.* '/no-such'$"),
+    "done": (local(on={"start": "pass"}), "status 0.*`args`"),
+    "early": (local(on={"initialize": "refuse(request, 7, 'no key')"}), "^no key;"),
     "home": ({"command": sys.executable, "args": SHOW_HOME}, re.escape(AT_HOME)),
     "kill": (local(on={"start": KILL}), f"status {KILLED};; one;;two"),
     "exit": (local(on={"start": "sys.exit('a\\tb')"}), "status 1;; a b"),
     "refusal": (local(on={"tools_list": "refuse(request, 7, 'no\\nluck')"}), "no luck"),
-    "schema": (local(on={"tools_list": SPOILT}), "is not valid: ;; inputSchema"),
+    "schema": (local(on={"tools_list": SPOILT}), "is not valid: ;; tools"),
     "url": ({"url": "http://user:pass/word@h/"}, "not a valid URL"),
 }
 
 
-async def test_a_reason_is_one_readable_line_that_tells_the_cause() -> None:
+async def test_a_reason_is_one_readable_line_that_tells_the_cause(log: Logs) -> None:
     servers = {name: server for name, (server, _) in FAILURES.items()}
     async with connected(good=local(), **servers) as client:
         failed = (await open_box(client))["servers_failed"]
@@ -1056,6 +1064,8 @@ async def test_a_reason_is_one_readable_line_that_tells_the_cause() -> None:
         assert failed[name].isprintable() and len(failed[name]) < 10_000, name
         for part in parts.split(";;"):
             assert re.search(part.strip(), failed[name]), (name, failed[name])
+    path = f"PATH of 'no-such-command': {PATH}"
+    assert ("workbench", logging.DEBUG, path) in log.record_tuples
 
 
 PAGES = """
@@ -1080,6 +1090,19 @@ async def test_a_tool_list_is_read_to_its_end() -> None:
     assert shown[:3] == [f"box__three__t{page}" for page in range(1, 4)]
     assert shown[3:] == [f"box__many__t{page}" for page in range(1, 251)]
     assert answer["servers_connected"] == 3
+
+
+@ERAS
+async def test_a_tool_that_is_not_valid_costs_only_itself(eras: str, log: Logs) -> None:
+    spoilt = [tool("Ann"), {"name": "Ben"}, tool("7") | {"name": 7}, "Cid", tool("Dee")]
+    if eras == OLDER:
+        schema = {"type": "object", "properties": {"required": ["x"]}}
+        spoilt.append(tool("Eve", inputSchema=schema))
+    async with connected(a=local(eras=eras, tools=spoilt)) as client:
+        shown = [each["name"] for each in (await open_box(client))["tools"]]
+    assert shown == ["box__a__Ann", "box__a__Dee"]
+    warnings = re.findall("WARNING .*a tool that is.*(Ben|7|Cid|Eve).*: .", log.text)
+    assert warnings == ["Ben", "7", "Cid", "Eve"][: len(spoilt) - 2]
 
 
 A_TOOLS, B_TOOLS = [tool("echo"), tool("other")], [tool("read"), tool("o__ther")]
@@ -1310,6 +1333,20 @@ async def test_a_bad_call_is_an_error_that_helps() -> None:
             assert caught.value.message.startswith(f"Tool '{name}' not found: ")
 
 
+# === Messages =========================================================================
+
+
+async def test_the_end_of_messages_is_the_end_of_a_stream() -> None:
+    async def messages() -> AsyncIterator[Any]:
+        yield "a message"
+
+    unused: Any = None
+    streams = workbench.Streams(messages(), unused)
+    assert await streams.receive() == await anext(messages())
+    with pytest.raises(anyio.EndOfStream):
+        await streams.receive()
+
+
 # === Connections ======================================================================
 
 
@@ -1357,6 +1394,32 @@ async def test_a_server_starts_again_when_nothing_is_left_of_it(notes: Path) -> 
         assert "closed its stdout" in await error_of(client, "a", "echo")
         await open_box(client)
     assert re.fullmatch(r"\d+\ngone\n\d+\n", notes.read_text())
+
+
+async def test_a_server_without_stdout_is_sent_nothing(notes: Path) -> None:
+    """Also not while it may exit: a call goes to the next process."""
+    deaf = "self.note('deaf'); os.close(1); self.on.clear()"
+    deaf += "\nfor line in sys.stdin.buffer: self.note('sent')"
+    async with connected(a=local(notes=notes, on={"tools_call": deaf})) as client:
+        first = asyncio.ensure_future(error_of(client, "a", "echo"))
+        await until(lambda: "deaf" in notes.read_text())
+        await anyio.wait_all_tasks_blocked()
+        assert "closed its stdout" in await error_of(client, "a", "echo")
+        assert "closed its stdout" in await first
+    assert re.fullmatch(r"\d+\ndeaf\n\d+\ndeaf\n", notes.read_text())
+
+
+async def test_a_message_has_at_most_32_mib(monkeypatch: Monkey) -> None:
+    assert workbench.LINE_LIMIT == 32 * 1024**2
+    long = "answer(request, text_result('x' * 20_000_000))"
+    async with connected(a=local(on={"tools_call": long})) as client:
+        assert len(text(await use(client, "a", "echo"))) == 20_000_000
+    monkeypatch.setattr(workbench, "LINE_LIMIT", 2**20)
+    async with connected(a=local(on={"echo": long})) as client:
+        result = {"content": [], "x": "x" * 2**20}
+        told = await error_of(client, "a", "result", result)
+        assert "the limit of 1 MiB" in told and "may have taken effect" in told
+        assert await answer_of(client, "a", "echo", {"x": 1}) == {"x": 1}
 
 
 async def become(client: Client, *tools: dict[str, Any], **more: Any) -> None:
@@ -1464,7 +1527,6 @@ async def test_a_spoilt_answer_is_an_error_of_the_call(eras: str) -> None:
     spoilt_answers = {
         "": "",  # neither result nor error
         '"method": null, "result": null, ': "",
-        '"result": {}, ': "content",
         '"result": {"content": [{"type": "audio", "data": ""}]}, ': "content",
         '"result": {"resultType": "complete", "content": 7}, ': "content",
         '"error": {"message": "x"}, ': "",
@@ -1552,6 +1614,8 @@ RESULTS: list[dict[str, Any]] = [
     text_result("ä😀x" * 300_000),
     text_result("not its schema", structuredContent={"n": "x", "deep": [{"x": None}]}),
     text_result("wrong", isError=True, _meta={"example.com/x": {"id": None}}),
+    {"structuredContent": {"n": "x"}},  # TypeScript clients take this and the next
+    {},
 ]
 
 
@@ -1562,10 +1626,11 @@ async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> Non
     tools = [tool("result", outputSchema=strict), tool("write")]
     async with connected(mode, a=local(eras=eras, tools=tools)) as client:
         for result in RESULTS:
-            assert await raw_call(client, "a", "result", result) == result
-        half = json.dumps(text_result("\ud83d.", resultType="complete"))  # a cut emoji
-        line = f'{{"result": {half}, "id": ID, "jsonrpc": "2.0"}}'
-        assert text(await use(client, "a", "write", {"line": line})) == "\ufffd."
+            came = await raw_call(client, "a", "result", result)
+            assert came == {"content": []} | result
+        half = json.dumps(text_result("\ud83d.TAB", resultType="complete"))  # an emoji
+        line = f'{{"result": {half}, "id": ID, "jsonrpc": "2.0"}}'.replace("TAB", "\t")
+        assert text(await use(client, "a", "write", {"line": line})) == "\ufffd.\t"
 
 
 @ERAS
@@ -1691,6 +1756,38 @@ async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) 
             seen = {name for name in variables if name.startswith("WB_")}
             assert seen == {"WB_FREE", its_own} and "PATH" in variables
             assert (variables[HOME] == "/its") == (server == "named")
+
+
+UV = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{PATH}")
+STARTS = [  # of a script, as the README has them, and their siblings
+    [sys.executable],
+    ["uv", "run"],
+    ["uv", "run", "--with", "mcp>=2.3,<3", "--script"],
+    ["uvx", "--with", "mcp>=2.3,<3", "python>=3.11"],
+]
+
+
+@pytest.mark.skipif(not UV, reason="uv is not installed")
+def test_a_server_gets_the_environment_of_the_client(tmp_path: Path) -> None:
+    """Also where a person has activated an environment, whose folder is in PATH."""
+    get = local(on={"tools_call": "answer(request, json_result(dict(os.environ)))"})
+    config = tmp_path / "config"
+    env = {"WB_PATH": "${PATH}"}
+    config.write_text(json.dumps(configuration(a=get | {"env": env})))
+    plain = dict(os.environ, LC_ALL="C.UTF-8", PATH=PATH)
+    for name in ("UV", "UV_RUN_RECURSION_DEPTH", "VIRTUAL_ENV"):
+        plain.pop(name, None)
+    activated = plain | {"VIRTUAL_ENV": sys.prefix}
+    activated["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{PATH}"
+    cells = [(STARTS[1], plain), *((start, activated) for start in STARTS)]
+    running = []
+    for start, given in cells:
+        line = [str(Path(str(UV)).parent / start[0]), *start[1:], workbench.__file__]
+        line += [str(config), "--call", "box__a__echo"]
+        running.append(subprocess.Popen(line, env=given, stdout=PIPE))
+    for process, (start, given) in zip(running, cells, strict=True):
+        seen = json.loads(process.communicate(timeout=120)[0] or "{}")
+        assert seen == given | {"WB_PATH": given["PATH"]}, start
 
 
 GARBAGE = r"""
@@ -1923,7 +2020,7 @@ FAILED: dict[str, tuple[bytes, str]] = {
         "HTTP 200, no valid MCP.*path.*<html>",
     ),
     "ended": (STREAM + b": no answer\n\n", "HTTP 200"),
-    "large": (STREAM + b"id: 1\n\ndata: " + b"x" * (13 << 20), "exceed|limit|large"),
+    "large": (STREAM + b"id: 1\n\ndata: " + b"x" * (33 << 20), "exceed|limit|large"),
     "spoilt": (response(200, {"id": 1}), ""),
     "bomb": (response(200, BOMB, content_encoding="deflate"), "HTTP 200, no valid MCP"),
     "cut": (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{", ""),

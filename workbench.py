@@ -78,7 +78,9 @@ try:
     from mcp.server.sse import SseServerTransport
     from mcp.shared import auth
     from mcp.shared.dispatcher import ProgressFnT
+    from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
     from mcp.shared.message import SessionMessage
+    from mcp_types.methods import validate_server_result
     from pydantic import AnyUrl, BeforeValidator, Field, TypeAdapter
     from pydantic_core import ArgsKwargs, ValidationError, from_json, to_json
     from starlette.requests import Request
@@ -1232,16 +1234,14 @@ Read = Callable[[int], Awaitable[bytes]]
 # much output that nobody has taken yet. This buffer usually has room for all that a
 # pipe holds, so the last output of a process is read before the pipe is closed,
 # `OUTPUT_TIMEOUT` after the exit.
-LINE_LIMIT = 12 << 20
+LINE_LIMIT = 32 << 20
 
 
 @dataclass
 class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
     """Both directions of a connection, in the form that the SDK's sessions want.
 
-    A session reads with `async for`. When `messages` ends, `receive` raises
-    StopAsyncIteration, which ends that loop (anyio's own streams have EndOfStream). The
-    SDK calls `aclose`, which does nothing, because only the transport may close the
+    The SDK calls `aclose`, which does nothing, because only the transport may close the
     pipes or the HTTP client.
     """
 
@@ -1249,7 +1249,10 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
     transmit: Callable[[SessionMessage], Awaitable[None]]
 
     async def receive(self) -> SessionMessage:
-        return await anext(self.messages)
+        try:
+            return await anext(self.messages)
+        except StopAsyncIteration:
+            raise anyio.EndOfStream from None
 
     async def send(self, item: SessionMessage) -> None:
         await self.transmit(item)
@@ -1270,9 +1273,10 @@ def read_message(line: bytes) -> types.JSONRPCMessage | None:
         # `validate_json` would need more memory for a large message.
         message = from_json(line.decode(errors="replace"))
     except ValueError:
-        # JavaScript cuts texts within surrogate pairs, and a half has no UTF-8.
+        # JavaScript cuts texts within surrogate pairs, and a half has no UTF-8. Servers
+        # that write JSON by hand leave control characters as they are.
         with suppress(ValueError, RecursionError):
-            whole = json.dumps(json.loads(line), ensure_ascii=False)
+            whole = json.dumps(json.loads(line, strict=False), ensure_ascii=False)
             message = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
     with suppress(ValidationError):
         return types.jsonrpc_message_adapter.validate_python(message, by_name=False)
@@ -1308,22 +1312,6 @@ async def read_lines(read: Read, limit: int) -> AsyncIterator[bytes]:
     yield bytes(line)
 
 
-async def read_messages(read: Read, on_output: Callable[[bytes], None]) -> Messages:
-    """The messages that can be read, one a line; `on_output` gets all other lines.
-
-    A line that is longer than `LINE_LIMIT` ends the messages. If such a line were
-    skipped, a call that it answers would wait for ever.
-    """
-    async for line in read_lines(read, LINE_LIMIT):
-        message = read_message(line)
-        if message is not None:
-            yield SessionMessage(message)
-        elif len(line) < LINE_LIMIT:
-            on_output(line)
-        else:
-            return
-
-
 # === Connections ======================================================================
 # One start of a server: its session, its tools, the calls to it, and its questions.
 #
@@ -1334,9 +1322,9 @@ async def read_messages(read: Read, on_output: Callable[[bytes], None]) -> Messa
 #   records that error, or any other, as the reason why the server is not up.
 # - `transmit` sends one message. For a request, `transmit` may return before the answer
 #   has come (over pipes and SSE), or after that (over Streamable HTTP). `transmit`
-#   raises `NotDelivered` only if the server has certainly not executed the request: its
-#   stdin is closed, or it does not know the session. For a request that failed in
-#   another way, `transmit` raises `ToolError`, or an `MCPError` that the server sent.
+#   raises `NotDelivered` only if the server has certainly not executed the request: one
+#   of its pipes is closed, or it does not know the session. For a request that failed
+#   in another way, `transmit` raises `ToolError`, or the `MCPError` of the server.
 # - `messages` are the server's, the answers to requests included.
 # - The transport of a process calls `on_output` for each line that is no message.
 #
@@ -1374,6 +1362,24 @@ class Shared:
     log_level: types.LoggingLevel = "debug"  # the lowest that the client wants to see
 
 
+class _Dispatcher(JSONRPCDispatcher[Any]):
+    """Sends requests for a session, which sees their results after `repair`.
+
+    `ClientSession` checks each result by itself, and refuses it whole.
+    """
+
+    def __init__(self, streams: Streams, repair: Callable[[str, JSON], None]) -> None:
+        super().__init__(streams, streams)
+        self._repair = repair
+
+    async def send_raw_request(
+        self, method: str, params: Any, opts: Any = None, **more: Any
+    ) -> JSON:
+        result = await super().send_raw_request(method, params, opts, **more)
+        self._repair(method, result)
+        return result
+
+
 @dataclass(eq=False, repr=False)
 class Transport(AbstractAsyncContextManager[Streams]):
     """The way to a server: what both kinds of transports are given.
@@ -1393,13 +1399,22 @@ class Transport(AbstractAsyncContextManager[Streams]):
 class State(enum.IntEnum):
     """The states of a connection, in order.
 
-    A start that fails goes from STARTING to ENDED, as soon as its process has ended.
+    STARTING: there is no session or no list of tools yet.
+    UP: calls are sent, in this state only.
+    DRAINING: no call is sent any more. Those in flight may still be answered.
+    ENDED: the connection is left, and nothing is left of its process group.
+
+    from      to        by           when
+    STARTING  UP        _stay_up     the tools are listed
+    STARTING  DRAINING  _stay_up     the same, but the transport has been closed
+    UP        DRAINING  mark_closed  the transport is closed
+    any       ENDED     run          session and transport are left
     """
 
-    STARTING = 1  # session and tools are not there yet
-    UP = 2  # calls are sent in this state only
-    DRAINING = 3  # no call is sent any more; those in flight may still be answered
-    ENDED = 4  # the connection is left, and its process group was ended, if any
+    STARTING = 1
+    UP = 2
+    DRAINING = 3
+    ENDED = 4
 
 
 class Connection:
@@ -1511,8 +1526,7 @@ class Connection:
         elicit = types.ElicitRequest, types.ElicitResult
         roots = types.ListRootsRequest, types.ListRootsResult
         return ClientSession(
-            streams,
-            streams,
+            dispatcher=_Dispatcher(streams, self._repair),
             client_info=types.Implementation(name="mcp-workbench", version=__version__),
             message_handler=self._on_message,
             logging_callback=self._on_log,
@@ -1521,6 +1535,26 @@ class Connection:
             elicitation_callback=self._forwarder(offered.elicitation, *elicit),
             list_roots_callback=self._forwarder(offered.roots, *roots),
         )
+
+    def _repair(self, method: str, result: JSON) -> None:
+        """Change a result that the session would refuse for a small fault.
+
+        A result of a tool may lack `content`, because TypeScript clients take it, too.
+        A tool that is not valid is left out of a listing, and costs no other tool.
+        """
+        if method == "tools/call":
+            result.setdefault("content", [])
+        elif method == "tools/list" and isinstance(result.get("tools"), list):
+            version = cast(str, self.session.protocol_version)
+            for tool in result["tools"].copy():
+                try:
+                    validate_server_result(method, version, {**result, "tools": [tool]})
+                except ValidationError as error:
+                    result["tools"].remove(tool)
+                    # The mask comes first, because a secret that is cut is not found.
+                    shown = self.shared.mask(str(tool))[:99]
+                    text = f"{self.name}: left out a tool that is not valid, %s: %s"
+                    log.warning(text, shown, explain(error))
 
     def _forwarder(self, is_offered: object, request: Any, result: Any) -> Any:
         """A callback that asks the client a server's question, if that was offered."""
@@ -1539,18 +1573,15 @@ class Connection:
         """
         try:
             await self.session.initialize()
-        except (MCPError, ToolError, RuntimeError):
+        except (MCPError, ToolError, RuntimeError) as error:
             # The SDK raises RuntimeError if the server answers with another version.
-            reason = self._reason
-            # The SDK gives a process 10 seconds to answer `discover`. Meanwhile, the
-            # transport may call `mark_closed`.
+            # The first reason is kept: this one, if the probe fails as well.
+            self.mark_closed(explain(error))
             with suppress(Exception):
                 await self.session.discover()
             if self.session.discover_result is None:
-                # `run` records the error of `initialize` only if there is no reason
-                # yet. One that came later tells less, and is taken back.
-                self._reason = reason
                 raise
+            self._reason = ""
             # A server of 2026-07-28 announces nothing unless it is listened to.
             self._may_miss_changes = True
         if self._announces_changes():
@@ -1572,6 +1603,7 @@ class Connection:
     async def _on_message(self, message: object) -> None:
         if not isinstance(message, types.ToolListChangedNotification):
             return
+        # People search logs for these lines, so their words are fixed.
         log.info("Received tools/list_changed notification from server: %s", self.name)
         if not self._announces_changes():
             text = "Received tools notification from server without listChanged"
@@ -1639,11 +1671,6 @@ class Connection:
                 if error.code != types.METHOD_NOT_FOUND:
                     raise
                 break  # the server has no tools
-            # Only the error is wanted: `to_json` fails beyond about 250 levels. A
-            # schema sits up to four levels deeper in an answer of `open_toolbox` than
-            # in a page. The four lists add these levels, so that a schema that is too
-            # deep fails its own server here, and not a whole answer.
-            compact([[[[page]]]])
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
             cursor = page.next_cursor
         kept = len(tools.keys() & self.tools.keys())
@@ -1721,28 +1748,42 @@ _LOGIN_HINT = "check `headers`"
 Failure = ToolError | MCPError | None
 
 
-class ServerProcess(Transport, asyncio.subprocess.SubprocessStreamProtocol):
-    """A server process: messages on its stdout, log lines on its stderr, and its end.
+class _Pipes(asyncio.subprocess.SubprocessStreamProtocol):
+    """The pipes of a process as streams, and a future for its exit.
 
-    The SDK's `stdio_client` is not used. It takes the end of stdout for the end of the
-    server, although a child may hold stdout open, and leaves such a child running.
-
-    The base class of asyncio sets stdin, stdout and stderr. A process ends in one of
-    three ways. After an exit, the status is reported at once. `OUTPUT_TIMEOUT` later,
-    the pipes are closed, so the messages end. After the end of stdout, or after a line
-    that is too long, no message can come, and the report waits up to `EXIT_GRACE` for
-    the status of an exit. Calls that are sent meanwhile fail. After the end of stdin,
-    the next request makes the report in the same way.
+    `asyncio.create_subprocess_exec` is not used. On Python 3.11, asyncio's own `wait`
+    returns only when all pipes are closed, and a child of the server may hold them.
     """
 
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
     stderr: asyncio.StreamReader
 
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        asyncio.subprocess.SubprocessStreamProtocol.__init__(self, LINE_LIMIT, loop)
-        self._exited = loop.create_future()
+        super().__init__(LINE_LIMIT, loop)
+        self.exited = loop.create_future()
+
+    def process_exited(self) -> None:
+        super().process_exited()
+        self.exited.set_result(None)
+
+
+class ServerProcess(Transport):
+    """A server process: messages on its stdout, log lines on its stderr, and its end.
+
+    The SDK's `stdio_client` is not used. It takes the end of stdout for the end of the
+    server, although a child may hold stdout open, and leaves such a child running.
+
+    The connection to a process is closed in one of three ways:
+
+    - The process exits. `_report_exit` reports the status at once, and closes the pipes
+      `OUTPUT_TIMEOUT` later, so the messages end.
+    - stdout ends. From this moment on, `_send` sends nothing. `_messages` reports the
+      end after up to `EXIT_GRACE`, because the process usually exits meanwhile, and the
+      status tells more. A line that is too long is reported at once.
+    - stdin is closed. `_send` reports this at the next request, after as long a wait.
+    """
 
     async def __aenter__(self) -> Streams:
         """Start the process, to speak to it over stdin and stdout."""
@@ -1760,53 +1801,66 @@ class ServerProcess(Transport, asyncio.subprocess.SubprocessStreamProtocol):
         # A start that was cancelled half way would leave a process that nobody stops.
         with anyio.CancelScope(shield=True):
             try:
-                self._process, _ = await start(lambda: self, *words, **options)
+                self._process, self._pipes = await start(_Pipes, *words, **options)
             except OSError as error:
-                text = f"cannot start '{config.command}' in '{cwd}': {error.strerror}"
-                how = "use a full path, put arguments into `args`, or set PATH in `env`"
-                raise ToolError(f"{text}: {how}; PATH is {env.get('PATH')}") from None
+                log.debug("PATH of '%s': %s", words[0], env.get("PATH"))
+                raise ToolError(_explain_start(words[0], cwd, error)) from None
         if sys.platform == "win32":
             self._job = create_job(self._process)
         # The process may have exited already. Then the callback follows at once.
-        self._exited.add_done_callback(self._report_exit)
-        self._ends = [self._exited, asyncio.create_task(self._read_stderr())]
+        self._pipes.exited.add_done_callback(self._report_exit)
+        self._ends = [self._pipes.exited, asyncio.create_task(self._read_stderr())]
         return Streams(self._messages(), self._send)
 
-    def process_exited(self) -> None:
-        super().process_exited()
-        self._exited.set_result(None)
-
     def _report_exit(self, _: object) -> None:
-        self.on_closed(f"exited with status {self._process.get_returncode()}")
+        status = self._process.get_returncode()
+        reason = f"exited with status {status}"
+        if status == 0:
+            reason += ", without an error: do `args` make it a server over stdio?"
+        self.on_closed(reason)
         # A child of the server may hold the pipes open for as long as it likes.
         asyncio.get_running_loop().call_later(OUTPUT_TIMEOUT, self._process.close)
 
     async def _messages(self) -> Messages:
         """The messages on stdout, to its end. Then the end is reported."""
-        async for item in read_messages(self.stdout.read, self.on_output):
-            yield item
+        async for line in read_lines(self._pipes.stdout.read, LINE_LIMIT):
+            if len(line) == LINE_LIMIT:
+                # If this line were skipped, a call that it answers would wait for ever.
+                limit = LINE_LIMIT >> 20
+                self.on_closed(f"wrote a message beyond the limit of {limit} MiB")
+                return
+            message = read_message(line)
+            if message is None:
+                self.on_output(line)
+            else:
+                yield SessionMessage(message)
         # A server that closes a pipe usually exits. Then `_report_exit` reports the
         # exit status first, and the connection keeps the first reason.
         await asyncio.wait(self._ends, timeout=EXIT_GRACE)
-        self.on_closed("closed its stdout, or wrote a line too long")
+        self.on_closed("closed its stdout")
 
     async def _read_stderr(self) -> None:
-        async for line in read_lines(self.stderr.read, MASK_LIMIT):
+        async for line in read_lines(self._pipes.stderr.read, MASK_LIMIT):
             self.on_output(line)
 
     async def _send(self, item: SessionMessage) -> None:
         """Write a message to stdin.
 
-        Raises `NotDelivered` for a request after stdin was closed at the other end.
+        Raises `NotDelivered` for a request that the process can no longer read, or no
+        longer answer.
         """
-        # No `drain`: a server that does not read its stdin must delay nobody. A write
-        # to a broken pipe closes `stdin`, so the check comes after it.
-        self.stdin.write(dump_message(item.message) + b"\n")
-        if self.stdin.is_closing() and isinstance(item.message, types.JSONRPCRequest):
+        # After the end of stdout, no answer can come, so nothing is sent.
+        is_closed = self._pipes.stdout.at_eof()
+        if not is_closed:
+            # No `drain`: a server that does not read its stdin must delay nobody.
+            self._pipes.stdin.write(dump_message(item.message) + b"\n")
+            # A write to a broken pipe closes `stdin`, so the check comes after it.
+            is_closed = self._pipes.stdin.is_closing()
+        if is_closed and isinstance(item.message, types.JSONRPCRequest):
             # As at the end of stdout, the exit status is the better reason.
             await asyncio.wait(self._ends, timeout=EXIT_GRACE)
-            self.on_closed("closed its stdin")
-            raise NotDelivered("the server has closed its stdin")
+            self.on_closed("closed its stdout or stdin")
+            raise NotDelivered("the server has closed its stdout or stdin")
 
     async def __aexit__(self, *_: object) -> None:
         """Close stdin, and end the whole process group.
@@ -1819,8 +1873,8 @@ class ServerProcess(Transport, asyncio.subprocess.SubprocessStreamProtocol):
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
         # The exit that follows is not the reason why the connection has ended.
-        self._exited.remove_done_callback(self._report_exit)
-        self.stdin.close()
+        self._pipes.exited.remove_done_callback(self._report_exit)
+        self._pipes.stdin.close()
         # 9 is SIGKILL, a name that Windows lacks. 0 only asks.
         steps = (EXIT_GRACE, signal.SIGTERM), (EXIT_GRACE, 9), (OUTPUT_TIMEOUT, 0)
         with anyio.CancelScope(shield=True):
@@ -1845,6 +1899,63 @@ class ServerProcess(Transport, asyncio.subprocess.SubprocessStreamProtocol):
             os.killpg(self._process.get_pid(), number)
             return True
         return False
+
+
+# The advice for a command that is not found. The first pattern that fits counts.
+_NO_PROGRAM = {
+    r"\s*": "it is empty",
+    r".*://.*": "it is a URL, which is written as `url`",
+    r"(\S*:)?\d+": "it is a port: write `url`, such as http://localhost:8080/mcp",
+    r".*\s.*": "it has spaces: write the program alone, and its arguments in `args`",
+    r".*": "not found: write its full path, which `which` or `where` shows in a "
+    "terminal. The PATH of an MCP client may be shorter; it can be set in `env`",
+}
+
+
+def _explain_start(command: str, cwd: str, error: OSError) -> str:
+    """Say why a process was not started, and what to do about it."""
+    text = f"cannot start '{command}'"
+    if not os.path.isdir(cwd):
+        return f"{text}: its `cwd` is no folder: '{cwd}'"
+    if os.path.exists(command):
+        # A script is "not found" if the interpreter in its first line is missing.
+        return f"{text}, or the interpreter in its first line: {error.strerror}"
+    found = (how for form, how in _NO_PROGRAM.items() if re.fullmatch(form, command))
+    return f"{text}: {next(found, error.strerror)}"
+
+
+def restore_environment() -> None:
+    """Take back what `uv run` or `uvx` has added to the environment of this process.
+
+    uv puts the `bin` or `Scripts` folders of its environments first in PATH, up to
+    three with the option `--with`, and sets UV. `uv run` also sets VIRTUAL_ENV and
+    UV_RUN_RECURSION_DEPTH. With all this, the command `python` of a server would start
+    the Python of the workbench, which lacks the packages of the server.
+    """
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    environments: list[str] = []
+    added: set[str] = set()
+    for folder in folders:
+        root = os.path.join(os.path.dirname(folder), "")
+        if os.path.exists(f"{root}pyvenv.cfg"):
+            environments.append(folder)
+            if any(path.startswith(root) for path in sys.path):
+                added.add(folder)
+    # Without UV, a person has activated our environment, and nothing was added.
+    if "UV" not in os.environ or not added:
+        return
+    for folder in added:
+        # The first one is uv's. A second one is there if the environment is activated.
+        folders.remove(folder)
+        environments.remove(folder)
+    os.environ["PATH"] = os.pathsep.join(folders)
+    del os.environ["UV"]
+    os.environ.pop("UV_RUN_RECURSION_DEPTH", None)
+    if os.environ.get("VIRTUAL_ENV") == sys.prefix:
+        del os.environ["VIRTUAL_ENV"]
+        if environments:
+            # uv has replaced the value, but not the folder of the same environment.
+            os.environ["VIRTUAL_ENV"] = os.path.dirname(environments[0])
 
 
 class RemoteServer(Transport):
@@ -2692,6 +2803,7 @@ def main() -> None:
     for stream in cast(Any, (sys.stdout, sys.stderr)):
         stream.reconfigure(encoding="utf-8", errors="replace", line_buffering=True)
     options = parse_arguments()
+    restore_environment()
     handler = _MaskedLog(queue.Queue(_LOG_LINES))
     listener = logging.handlers.QueueListener(handler.queue, logging.StreamHandler())
     logging.raiseExceptions = False  # a full queue is no error
