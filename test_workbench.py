@@ -1841,9 +1841,7 @@ async def test_a_forgotten_session_is_replaced(remote: Remote) -> None:
     assert remote.headers["mcp-session-id"] == "2"
 
 
-async def test_a_call_is_sent_once_more_where_nothing_answered_it(
-    remote: Remote,
-) -> None:
+async def test_a_call_that_nothing_answered_is_sent_once_more(remote: Remote) -> None:
     """And where it had a session, and the status says that it was not accepted."""
     statuses = {404: 2, 410: 2, 400: 2, 401: 1, 403: 1, 409: 1, 500: 1}
     for status in statuses:
@@ -1890,18 +1888,15 @@ for refusal in (error(200), error(400), response(403), response(500)):
     BECOMES.append((STATEFUL, LATER, "/mcp", refusal, 2))
 
 
-@pytest.mark.parametrize(("former", "later", "path", "refusal", "failures"), BECOMES)
+@pytest.mark.parametrize("case", BECOMES)
 @pytest.mark.parametrize("opens", [False, True])
 async def test_a_server_that_became_another_fails_two_requests_at_most(
-    former: tuple[bool, str],
-    later: tuple[bool, str],
-    path: str,
-    refusal: Any,
-    failures: int,
+    case: tuple[Any, Any, str, Any, int],
     opens: bool,
     remote: Remote,
     monkeypatch: Monkey,
 ) -> None:
+    former, later, path, refusal, failures = case
     monkeypatch.setattr(workbench, "LISTING_PAUSE", 0.01)
     remote.is_newer, remote.session = former
     remote.forgotten = refusal
@@ -1913,10 +1908,8 @@ async def test_a_server_that_became_another_fails_two_requests_at_most(
         assert text(await use(client, "a", "ok")) == "ok"
 
 
-async def test_a_stream_is_asked_for_less_often_the_sooner_it_ends(
-    remote: Remote,
-) -> None:
-    """Here that of the server, after the last `retry` that any of its events had."""
+async def test_a_stream_that_ends_is_asked_for_less_often(remote: Remote) -> None:
+    """At first after the last `retry` that any of its events had."""
     times: list[float] = []
 
     async def end(_: Any, __: Any) -> bytes:
@@ -1991,14 +1984,11 @@ for exempt in ("*", "127.0.0.1", "localhost, 127.0.0.0/8,::1", "x,HERE", "*.0.0.
     PROXIES.append(({"ALL_PROXY": SOCKS, "NO_PROXY": exempt}, "http://HERE", "^ok$"))
 
 
-@pytest.mark.parametrize(("variables", "url", "told"), PROXIES)
+@pytest.mark.parametrize("case", PROXIES)
 async def test_the_environments_proxy_is_used_where_it_is_needed(
-    variables: dict[str, str],
-    url: str,
-    told: str,
-    remote: Remote,
-    monkeypatch: Monkey,
+    case: tuple[dict[str, str], str, str], remote: Remote, monkeypatch: Monkey
 ) -> None:
+    variables, url, told = case
     here = remote.at("")["url"].removeprefix("http://")
     for name, value in variables.items():
         monkeypatch.setenv(name, value.replace("HERE", here))

@@ -1167,7 +1167,7 @@ async def read_messages(read: Read, on_output: Callable[[bytes], None]) -> Messa
 #   has come (over pipes and SSE), or after that (over Streamable HTTP). `transmit`
 #   raises `NotDelivered` only if the server has certainly not executed the request: its
 #   stdin is closed, or it does not know the session. For a request that failed in
-#   another way, `transmit` raises `ToolError`, or an `MCPError` that the server sent.
+#   another way, `transmit` raises `ToolError`.
 # - `messages` are the server's, the answers to requests included.
 # - The transport of a process calls `on_output` for each line that is no message.
 #
@@ -1522,8 +1522,8 @@ class Connection:
                 request, _RAW_RESULT, progress_callback=on_progress
             )
         except MCPError as error:
-            # The session may be lost, or a change may have been missed. A listing that
-            # fails as well closes the connection: see `RemoteServer._send`.
+            # The session may be lost, or a change of the tools may have been missed. A
+            # listing shows both: if it fails, too, `RemoteServer` closes the connection.
             if self._may_miss_changes:
                 self._request_listing()
             # A server may use this code itself, and live on.
@@ -1550,7 +1550,7 @@ SESSION_ID = "mcp-session-id"
 _HEADERS = {"accept": "application/json, text/event-stream"}
 _HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 _URL_HINT = "is the path right, often /mcp?"
-_PROXY_HINT = "expected http://HOST:PORT (or socks5://, with the package socksio)"
+_PROXY_HINT = "expected http://HOST:PORT, or socks5:// and the package socksio"
 _LOGIN_HINT = "check `headers`; for OAuth, use `npx -y mcp-remote URL`"
 
 # Seconds between two requests for an event stream that ends at once, or is refused.
@@ -1714,7 +1714,8 @@ class RemoteServer(Transport):
             text = f"{url}: `headers`, SSL_CERT_FILE or SSL_CERT_DIR cannot be used"
             raise ToolError(f"{text}: {error}") from None
         except (ImportError, ValueError, httpx2.InvalidURL):
-            text = f"{url}: the proxy of the environment cannot be used"
+            # The error's text has parts of the proxy's URL, which may be secret.
+            text = f"{url}: its proxy, of the environment, cannot be used"
             raise ToolError(f"{text}: {_PROXY_HINT}") from None
         self._http = httpx2.AsyncClient(
             transport=transport,
@@ -1724,7 +1725,7 @@ class RemoteServer(Transport):
             timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
             event_hooks={"request": [self._check_host]},
         )
-        self._last_request_failed = False
+        self._failures = 0  # of requests, since the last that was answered
         self._is_sse = self.config.transport == "sse"
         # Over SSE, the server has named its endpoint. Over Streamable HTTP, the first
         # notification was sent, so that `_listen` may begin.
@@ -1755,8 +1756,8 @@ class RemoteServer(Transport):
         A JSON-RPC error is a failed request as well, whatever the HTTP status. But the
         error of a tool call does not close the connection. A tool may refuse every call
         in this way, and a new session would lose what the old one holds, such as a
-        browser. After this error, `Connection.call` has the tools listed, and a lost
-        session fails that listing, too.
+        browser. After such an error, the tools are listed, and a lost session fails
+        that listing, too.
         """
         if self._is_sse:
             await self._is_ready.wait()
@@ -1776,12 +1777,12 @@ class RemoteServer(Transport):
         # Over the older transport, the answer comes in the one stream of `_listen`.
         request_id = "" if self._is_sse else str(message.id)
         outcome = await self._fetch("POST", parts, request_id)
-        is_second = self._last_request_failed
-        has_failed = isinstance(outcome, ToolError | types.JSONRPCError)
-        self._last_request_failed = has_failed
-        if isinstance(outcome, types.JSONRPCError) and message.method == "tools/call":
-            return
-        if isinstance(outcome, NotDelivered) or (has_failed and is_second):
+        self._failures += 1
+        if isinstance(outcome, types.JSONRPCResponse | None):
+            self._failures = 0
+        elif isinstance(outcome, types.JSONRPCError) and message.method == "tools/call":
+            pass  # `Connection.call` has the tools listed
+        elif isinstance(outcome, NotDelivered) or self._failures > 1:
             self.on_closed(str(outcome))
         if isinstance(outcome, ToolError):
             raise outcome
@@ -1830,12 +1831,11 @@ class RemoteServer(Transport):
         is waited for, if any. Returns that answer, which was handed on as well, or a
         failure. Raises none.
 
-        The first pass of the loop makes the request. A further pass follows a redirect,
-        or asks again for an event stream that has ended, or was cut, too early: after
-        the server's `retry`, and less and less often if the stream ends at once.
+        The first pass of the loop makes the request. Each further pass asks again for
+        an event stream that has ended, or was cut, too early: after the server's
+        `retry`, and less and less often if the stream ends at once.
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
         """
-        visited = [self._endpoint]
         last = httpx2.ServerSentEvent()
         retry = 1000
         pause = 0.0
@@ -1843,13 +1843,7 @@ class RemoteServer(Transport):
             began = anyio.current_time()
             answer = None
             try:
-                stream = self._http.stream(method, visited[-1], **parts)
-                async with stream as response:
-                    target = response.next_request
-                    # A redirect that makes a GET of a POST would lose the message.
-                    if target and target.method == method and target.url not in visited:
-                        visited.append(target.url)
-                        continue
+                async with self._request(method, parts) as response:
                     if response.headers.get(SESSION_ID):
                         self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
                     async for event in _events(response):
@@ -1875,6 +1869,24 @@ class RemoteServer(Transport):
             method, parts = "GET", {}
             if last.id:
                 parts = {"headers": {"last-event-id": last.id}}
+
+    @asynccontextmanager
+    async def _request(
+        self, method: str, parts: JSON
+    ) -> AsyncIterator[httpx2.Response]:
+        """The response to an HTTP request, after redirects.
+
+        The body of a redirect is not read. A redirect that makes a GET of a POST is not
+        followed, because it would lose the message.
+        """
+        visited = [self._endpoint]
+        while True:
+            async with self._http.stream(method, visited[-1], **parts) as response:
+                target = response.next_request
+                if not target or target.method != method or target.url in visited:
+                    yield response
+                    return
+                visited.append(target.url)
 
     async def _receive(self, event: httpx2.ServerSentEvent, awaited: str) -> Outcome:
         """Hand on the message of an event; return it if it is the answer awaited."""
@@ -1919,7 +1931,7 @@ def _find_proxy(url: httpx2.URL) -> str | None:
     use, such as a SOCKS proxy, even if no request needs it.
     """
     proxies = urllib.request.getproxies()
-    proxy = proxies.get(url.scheme) or proxies.get("all")
+    proxy = proxies.get(url.scheme, proxies.get("all"))
     hosts = [f".{url.host}", f".{url.netloc.decode()}"]
     # An entry is a name, the end of a name, such as `.example.com`, or a network.
     for entry in proxies.get("no", "").lower().split(","):
