@@ -1740,7 +1740,8 @@ class RemoteServer(Transport):
         # port, or out of TLS.
         allowed = [(self._url.scheme, self._url.netloc), ("https", self._url.netloc)]
         if (request.url.scheme, request.url.netloc) not in allowed:
-            raise httpx2.RequestError("the server leads to another host")
+            text = f"the server leads to another host: {request.url}"
+            raise httpx2.RequestError(text)
 
     async def __aenter__(self) -> Streams:
         self._listening = asyncio.create_task(self._listen())
@@ -1780,11 +1781,12 @@ class RemoteServer(Transport):
         self._failures += 1
         if isinstance(outcome, types.JSONRPCResponse | None):
             self._failures = 0
-        elif isinstance(outcome, types.JSONRPCError) and message.method == "tools/call":
-            pass  # `Connection.call` has the tools listed
-        elif isinstance(outcome, NotDelivered) or self._failures > 1:
-            self.on_closed(str(outcome))
-        if isinstance(outcome, ToolError):
+        elif isinstance(outcome, types.JSONRPCError):
+            if self._failures > 1 and message.method != "tools/call":
+                self.on_closed(f"{self.config.url}: {outcome.error.message}")
+        else:
+            if isinstance(outcome, NotDelivered) or self._failures > 1:
+                self.on_closed(str(outcome))
             raise outcome
 
     async def _listen(self) -> None:
