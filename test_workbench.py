@@ -1865,6 +1865,16 @@ def response(status: int, body: Any = "", **headers: str) -> bytes:
     return f"{head}\r\n".encode() + data
 
 
+def error(status: int) -> Any:
+    """An answer with this HTTP status: a JSON-RPC error, under the request's own id."""
+
+    async def answer(request: dict[str, Any], _: Any = None) -> bytes:
+        told = {"code": -32000, "message": "No such record"}
+        return response(status, {"id": request.get("id"), "error": told})
+
+    return answer
+
+
 def event(data: Any, kind: str = "message") -> bytes:
     """A server-sent event of a message, or a text."""
     if not isinstance(data, str):
@@ -1883,6 +1893,7 @@ class Remote:
 
     def __init__(self) -> None:
         self.session = "1"
+        self.forgotten: Any = response(404, "Session not found")
         self.is_newer = False  # whether it speaks 2026-07-28
         self.headers: dict[str, str] = {}  # of the last request
         self.secrets: set[str | None] = set()  # values of the header Authorization
@@ -1913,7 +1924,7 @@ class Remote:
         stream.write(STREAM + event(f"/messages/{self.session}", "endpoint"))
         await anyio.sleep_forever()
 
-    def refusal(self, path: str, message: dict[str, Any]) -> bytes:
+    def refusal(self, path: str, message: dict[str, Any]) -> Any:
         """The response to a request of another era or session; else nothing."""
         is_newer = self.headers.get("mcp-protocol-version") == MODERN
         if is_newer != self.is_newer:
@@ -1922,7 +1933,7 @@ class Remote:
             return response(400, {"id": message.get("id"), "error": error})
         session = self.headers.get("mcp-session-id") or path.partition("/messages/")[2]
         if session not in ("", self.session):
-            return response(404, "Session not found")
+            return self.forgotten
         if session != self.session and message.get("method") != "initialize":
             return response(400, "Missing session ID")
         return b""
@@ -1936,7 +1947,9 @@ class Remote:
         name = name or message.get("id", method)
         refusal = self.refusal(path, message)
         if refusal and path not in self.answers:
-            return refusal
+            if callable(refusal):
+                refusal = await refusal(message)
+            return bytes(refusal)
         self.calls.append(name)
         answer = self.answers.get(path, self.answers.get(name, response(202)))
         if callable(answer):
@@ -2004,25 +2017,27 @@ async def test_headers_go_with_each_request_to_their_host(remote: Remote) -> Non
 
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
-DENIAL = '{"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "Go away"}}'
+TOO_LONG = workbench.LINE_LIMIT + 1
 BOMB = zlib.compress(b" " * (130 << 20), 1)
 # How a request fails; what its call is told, as a pattern. A server that answers so
 # at its path does not connect.
-FAILED: dict[str, tuple[bytes, str]] = {
-    "401": (response(401), "HTTP 401.* `headers`"),
-    "403": (response(403, DENIAL), "Go away"),
+FAILED: dict[str, tuple[Any, str]] = {
+    "401": (error(401), "HTTP 401.* `headers`"),
+    "403": (error(403), "No such record"),
     "429": (response(429, "Too\nmany"), "HTTP 429"),
     "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
     "elsewhere": (response(307, location="http://a.invalid/"), "host|redirect"),
+    "301": (response(301, location="/sse"), "HTTP 301.* write http://.*/sse in `url`"),
+    "303": (response(303, location="/sse"), "HTTP 303.* write http://.*/sse in `url`"),
     "loop": (response(308, location="/loop"), "redirect"),
     "html": (
         response(200, "<html>", content_type="text/html"),
         "HTTP 200, no valid MCP.*path.*<html>",
     ),
     "ended": (STREAM + b": no answer\n\n", "HTTP 200"),
-    "large": (STREAM + b"id: 1\n\ndata: " + b"x" * (33 << 20), "exceed|limit|large"),
+    "large": (STREAM + b"id: 1\n\ndata: " + b"x" * TOO_LONG, "exceed"),
     "spoilt": (response(200, {"id": 1}), ""),
-    "bomb": (response(200, BOMB, content_encoding="deflate"), "HTTP 200, no valid MCP"),
+    "bomb": (response(200, BOMB, content_encoding="deflate"), "longer than .* MiB"),
     "cut": (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{", ""),
     "closed": (b"", ""),
 }
@@ -2040,11 +2055,12 @@ async def test_a_remote_failure_says_why(remote: Remote, monkeypatch: Monkey) ->
     for fault in ("401", "500", "closed"):
         servers[f"sse {fault}"] = servers[fault] | {"type": "sse"}
     servers["gone"] = servers["401"] | {"url": "http://127.0.0.1:1/mcp"}
+    servers["pasted"] = remote.at(headers={"Authorization": "open-sesame\u200b"})
     async with connected(**servers) as client:
         calls = [asyncio.ensure_future(use(client, "works", "wait")) for _ in range(3)]
         await until(lambda: remote.calls.count("wait") == 3)
         failed = (await open_box(client))["servers_failed"]
-        assert ["works", *failed] == list(servers) and failed["403"].startswith("Go")
+        assert ["works", *failed] == list(servers) and "header" in failed["pasted"]
         for fault in FAILED:
             failed[f"works {fault}"] = await error_of(client, "works", fault)
             assert remote.calls.count(fault) == 1 or fault == "loop", fault
@@ -2129,39 +2145,109 @@ async def test_a_forgotten_session_is_replaced(remote: Remote) -> None:
     assert remote.headers["mcp-session-id"] == "2"
 
 
-async def test_a_call_is_sent_once_more_after_404_alone(remote: Remote) -> None:
-    """No other words prove that nothing was executed, nor does it without a session."""
-    remote.answers.update(lost=response(404), other=response(400, "No session"))
+async def test_a_call_that_nothing_answered_is_sent_once_more(remote: Remote) -> None:
+    """And where it had a session, and the status says that it was not accepted."""
+    statuses = {404: 2, 410: 2, 400: 2, 401: 1, 403: 1, 409: 1, 500: 1}
+    for status in statuses:
+        remote.answers[f"bare {status}"] = response(status, BARE)
+        remote.answers[f"own {status}"] = error(status)
     remote.answers["/moved"] = response(307, location="/mcp")
     async with connected(a=remote.at(), b=remote.at("/moved")) as client:
-        for sent in (4, 8):  # with those to /moved; each call has two sessions
-            assert "HTTP 404" in await error_of(client, "b", "lost")
-            assert {*map(remote.calls.count, ("initialize", "lost"))} == {sent}
-        assert "HTTP 404" in await error_of(client, "a", "lost")
-        assert "HTTP 400" in await error_of(client, "a", "other")
+        for status, times in statuses.items():
+            assert f"HTTP {status}" in await error_of(client, "a", f"bare {status}")
+            assert remote.calls.count(f"bare {status}") == times
+            await error_of(client, "a", f"own {status}")
+            assert remote.calls.count(f"own {status}") == 1
+        await error_of(client, "b", "bare 404")
+        assert remote.calls.count("bare 404") == 6  # two of them to /moved
         remote.session = ""
         assert text(await use(client, "a", "ok")) == "ok"
-        assert "HTTP 404" in await error_of(client, "a", "lost")
-    assert remote.calls.count("lost") == 11 and remote.calls.count("other") == 1
+        await error_of(client, "a", "bare 404")
+    assert remote.calls.count("bare 404") == 7
+
+
+async def test_a_tools_own_errors_cost_no_session(remote: Remote) -> None:
+    remote.answers.update({"200": error(200), "404": error(404)})
+    async with connected(a=remote.at()) as client:
+        for _ in range(3):
+            assert "No such record" in await error_of(client, "a", "200")
+            assert "No such record" in await error_of(client, "a", "404")
+        assert text(await use(client, "a", "ok")) == "ok"
+    assert remote.calls.count("initialize") == 1
+    assert remote.calls.count("200") == remote.calls.count("404") == 3
 
 
 # Whether it speaks 2026-07-28, and its session.
-OLD, NEW, STATEFUL = (False, ""), (True, ""), (False, "1")
-BECOMES = [(OLD, STATEFUL, "/mcp"), (OLD, NEW, "/mcp"), (NEW, OLD, "/mcp")]
-BECOMES += [(STATEFUL, (False, "2"), "/sse")]
+OLD, NEW, STATEFUL, LATER = (False, ""), (True, ""), (False, "1"), (False, "2")
+SILENT = response(404, "Session not found")
+BARE = {"id": None, "error": {"code": -32000, "message": "No valid session ID"}}
+# What it was and is, its path, how it refuses the former session, and how many calls
+# may fail.
+BECOMES = [(OLD, STATEFUL, "/mcp", SILENT, 2), (OLD, NEW, "/mcp", SILENT, 2)]
+BECOMES += [(NEW, OLD, "/mcp", SILENT, 2), (STATEFUL, NEW, "/mcp", SILENT, 2)]
+BECOMES += [(STATEFUL, OLD, "/mcp", SILENT, 0), (STATEFUL, LATER, "/sse", SILENT, 2)]
+for status in (400, 404, 410):
+    BECOMES.append((STATEFUL, LATER, "/mcp", response(status, BARE), 0))
+for refusal in (error(200), error(400), response(403), response(500)):
+    BECOMES.append((STATEFUL, LATER, "/mcp", refusal, 2))
 
 
-@pytest.mark.parametrize(("former", "later", "path"), BECOMES)
-async def test_a_server_that_became_another_fails_two_calls_at_most(
-    former: tuple[bool, str], later: tuple[bool, str], path: str, remote: Remote
+@pytest.mark.parametrize("case", BECOMES)
+@pytest.mark.parametrize("opens", [False, True])
+async def test_a_server_that_became_another_fails_two_requests_at_most(
+    case: tuple[Any, Any, str, Any, int],
+    opens: bool,
+    remote: Remote,
+    monkeypatch: Monkey,
 ) -> None:
+    former, later, path, refusal, failures = case
+    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0.01)
     remote.is_newer, remote.session = former
+    remote.forgotten = refusal
     async with connected(a=remote.at(path)) as client:
         assert text(await use(client, "a", "ok")) == "ok"
         remote.is_newer, remote.session = later
-        for _ in range(2):
-            await use(client, "a", "ok")
+        for _ in range(failures):
+            await (open_box(client) if opens else use(client, "a", "ok"))
         assert text(await use(client, "a", "ok")) == "ok"
+
+
+async def test_a_stream_that_ends_is_asked_for_less_often(remote: Remote) -> None:
+    """At first after the last `retry` that any of its events had."""
+    times: list[float] = []
+
+    async def end(_: Any, __: Any) -> bytes:
+        times.append(anyio.current_time())
+        return STREAM + b"retry: 50\ndata: \n\n" + event({"method": "notifications/x"})
+
+    remote.answers["GET"] = end
+    async with connected(a=remote.at()) as client:
+        assert text(await use(client, "a", "ok")) == "ok"
+        await until(lambda: len(times) == 5)
+    assert times[1] - times[0] < 0.5 and times[4] - times[3] > 0.3
+
+
+async def test_a_stream_waits_for_its_session(remote: Remote) -> None:
+    """So it does not fill the memory with what nobody has read."""
+    sent = []
+
+    async def flood(_: Any, stream: Any) -> None:
+        stream.write(STREAM)
+        for _ in range(64):
+            stream.write(event({"method": "x", "params": {"_": "x" * (1 << 20)}}))
+            await stream.drain()
+            sent.append(1)
+
+    remote.answers["/sse"] = flood
+    config = workbench.ServerConfig(url=remote.at("/sse")["url"], transport="sse")
+    shared = workbench.Shared(str, print, {})
+    transport = workbench.RemoteServer(config, shared, print, print)
+    async with transport as streams:
+        with anyio.move_on_after(1):
+            await until(lambda: len(sent) == 64)
+        assert len(sent) < 32
+        for _ in range(64):
+            await streams.receive()
 
 
 async def test_an_answer_is_asked_for_again_after_its_stream(remote: Remote) -> None:
@@ -2182,6 +2268,86 @@ async def test_an_answer_is_asked_for_again_after_its_stream(remote: Remote) -> 
     async with connected(a=remote.at()) as client:
         assert text(await use(client, "a", "polled")) == "late"
     assert not asked  # so the call was sent once, and its answer asked for three times
+
+
+# Variables of the environment; a URL, in which HERE is the server; what its call is
+# told. The server is a proxy as well.
+DEAD, SOCKS = "http://127.0.0.1:1", "socks5://127.0.0.1:1"
+PROXIES = [
+    ({"HTTP_PROXY": DEAD}, "http://HERE", "connect"),
+    ({"HTTP_PROXY": "http://HERE"}, "http://a.invalid", "^ok$"),
+    ({"all_proxy": "HERE"}, "http://a.invalid", "^ok$"),
+    ({"HTTP_PROXY": "http://HERE", "ALL_PROXY": SOCKS}, "http://a.invalid", "^ok$"),
+    ({"HTTPS_PROXY": "socks://x", "HTTP_PROXY": "HERE"}, "http://a.invalid", "^ok$"),
+    ({"ALL_PROXY": SOCKS}, "http://a.invalid", "a.invalid.*proxy.*socksio"),
+    ({"ALL_PROXY": "socks://me:sesame@x:1"}, "http://a.invalid", "a.invalid.*proxy"),
+    ({"HTTP_PROXY": "http://x:port"}, "http://a.invalid", "a.invalid.*proxy"),
+    ({"SSL_CERT_FILE": "/none"}, "https://a.invalid", "a.invalid.*SSL_CERT_FILE"),
+]
+for exempt in ("*", "127.0.0.1", "localhost, 127.0.0.0/8,::1", "x,HERE", "*.0.0.1"):
+    PROXIES.append(({"ALL_PROXY": SOCKS, "NO_PROXY": exempt}, "http://HERE", "^ok$"))
+
+
+@pytest.mark.parametrize("case", PROXIES)
+async def test_the_environments_proxy_is_used_where_it_is_needed(
+    case: tuple[dict[str, str], str, str], remote: Remote, monkeypatch: Monkey
+) -> None:
+    variables, url, told = case
+    here = remote.at("")["url"].removeprefix("http://")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.replace("HERE", here))
+    async with connected(a={"url": url.replace("HERE", here) + "/mcp"}) as client:
+        result = text(await use(client, "a", "ok"))
+        assert re.search(told, result) and "sesame" not in result
+
+
+async def test_names_that_hang_keep_no_other_server_waiting(
+    remote: Remote, monkeypatch: Monkey
+) -> None:
+    look_up = socket.getaddrinfo
+    is_over = threading.Event()
+    hanging = []
+
+    def hang(host: Any, *more: Any, **options: Any) -> Any:
+        if b"invalid" in host:
+            hanging.append(host)
+            is_over.wait()
+            raise OSError("no such name")
+        return look_up(host, *more, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    servers = {f"s{i}": {"url": f"http://s{i}.invalid/mcp"} for i in range(40)}
+    here = remote.at()["url"].replace("127.0.0.1", "localhost")
+    opening = anyio.create_task_group()
+    async with connected(**servers, a={"url": here}) as client, opening:
+        opening.start_soon(open_box, client)
+        await until(lambda: len(hanging) >= 40)
+        assert text(await use(client, "a", "ok")) == "ok"
+        is_over.set()
+
+
+@pytest.mark.skipif(not INSTALLED.exists(), reason=".ci/run installs real servers")
+async def test_the_restart_of_a_real_server_goes_unnoticed() -> None:
+    package = INSTALLED / "node_modules/@modelcontextprotocol/server-everything"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    line = ["node", str(package / "dist/index.js"), "streamableHttp"]
+    environment = os.environ | {"PORT": str(port)}
+    url = f"http://127.0.0.1:{port}/mcp"
+
+    def is_up() -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return True
+        return False
+
+    async with connected(a={"url": url}) as client:
+        for _ in range(2):
+            process = await anyio.open_process(line, env=environment)
+            async with process:
+                await until(is_up, 20)
+                told = text(await use(client, "a", "echo", {"message": "hello"}))
+                process.kill()
+            assert told == "Echo: hello"
 
 
 @POSIX

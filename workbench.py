@@ -38,6 +38,7 @@ import functools
 import gc
 import hashlib
 import inspect
+import ipaddress
 import json
 import logging.handlers
 import math
@@ -50,10 +51,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import urllib.request
 import webbrowser
 import zoneinfo
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -894,6 +897,10 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
     # A file may name `${PATH}` or `${HOME}`, but every server needs these variables.
     # The SDK has a list of such variables, which are put back.
     shared = Shared(config.mask, config.learn, environment | get_default_environment())
+    # asyncio looks up host names in these threads, of which it would make about eight.
+    # A look-up may hang for a minute, such as while a VPN is off. With few threads, the
+    # names of servers that cannot be reached would keep all other servers waiting.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(500))
     async with anyio.create_task_group() as task_group:
         yield Workbench(config, shared, task_group)
         task_group.cancel_scope.cancel()
@@ -1324,7 +1331,7 @@ async def read_lines(read: Read, limit: int) -> AsyncIterator[bytes]:
 #   has come (over pipes and SSE), or after that (over Streamable HTTP). `transmit`
 #   raises `NotDelivered` only if the server has certainly not executed the request: one
 #   of its pipes is closed, or it does not know the session. For a request that failed
-#   in another way, `transmit` raises `ToolError`, or the `MCPError` of the server.
+#   in another way, `transmit` raises `ToolError`.
 # - `messages` are the server's, the answers to requests included.
 # - The transport of a process calls `on_output` for each line that is no message.
 #
@@ -1719,6 +1726,10 @@ class Connection:
                 request, _RAW_RESULT, progress_callback=on_progress
             )
         except MCPError as error:
+            # The session may be lost, or a change of the tools may have been missed. A
+            # listing shows both: if it fails, too, `RemoteServer` closes the connection.
+            if self._may_miss_changes:
+                self._request_listing()
             # A server may use this code itself, and live on.
             if error.code != types.CONNECTION_CLOSED or self.state is State.UP:
                 raise
@@ -1744,8 +1755,14 @@ _HEADERS = {"accept": "application/json, text/event-stream"}
 _HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 _URL_HINT = "is the path right, often /mcp?"
 _LOGIN_HINT = "check `headers`"
+_PROXY_HINT = "expected http://HOST:PORT, or socks5:// and the package socksio"
 
-Failure = ToolError | MCPError | None
+# Seconds between two requests for an event stream that ends at once, or is refused.
+RETRY_LIMIT = 60.0
+# A stream that no answer ends is asked for with this, which is the id of no request.
+_NEVER = "never"
+Answer = types.JSONRPCResponse | types.JSONRPCError
+Outcome = Answer | ToolError | None
 
 
 class _Pipes(asyncio.subprocess.SubprocessStreamProtocol):
@@ -1970,33 +1987,46 @@ class RemoteServer(Transport):
 
     def __post_init__(self) -> None:
         # Errors show the URL as the configuration has it. `httpx2.URL` may spell it
-        # otherwise, and the mask would miss it.
+        # otherwise, and the mask would miss it. The text of an error about a URL has
+        # parts of the URL, which may be secret.
+        url = self.config.url
         try:
-            self._url = self._endpoint = httpx2.URL(self.config.url)
+            self._url = self._endpoint = httpx2.URL(url)
         except httpx2.InvalidURL:
-            # The error's text has parts of the URL, which may be secret.
-            raise ToolError("not a valid URL") from None
-        self._last_request_failed = False
-        # Over SSE, the server has named its endpoint. Over Streamable HTTP, the first
-        # notification was sent, so that `_listen` may begin.
-        self._is_ready = anyio.Event()
-        self._is_sse = self.config.transport == "sse"
-        headers = httpx2.Headers(self.config.headers)
+            raise ToolError(f"{url}: not a valid URL") from None
+        limits = httpx2.Limits(max_connections=200, keepalive_expiry=2.0)
+        proxy = _find_proxy(self._url)
+        try:
+            headers = httpx2.Headers(self.config.headers) | _HEADERS
+            transport = httpx2.AsyncHTTPTransport(limits=limits, proxy=proxy)
+        except (OSError, UnicodeError) as error:
+            text = f"{url}: `headers`, SSL_CERT_FILE or SSL_CERT_DIR cannot be used"
+            raise ToolError(f"{text}: {error}") from None
+        except (ImportError, ValueError, httpx2.InvalidURL):
+            # The error's text has parts of the proxy's URL, which may be secret.
+            text = f"{url}: its proxy, of the environment, cannot be used"
+            raise ToolError(f"{text}: {_PROXY_HINT}") from None
         # The person's own key, in a header or in the URL, is used instead of a sign-in.
         self._sign_in = None
         if "authorization" not in headers and not self._url.userinfo:
-            self._sign_in = SignIn(self.config.url, self.shared.learn)
+            self._sign_in = SignIn(url, self.shared.learn)
         self._http = httpx2.AsyncClient(
+            transport=transport,
             auth=self._sign_in,
-            headers=headers | _HEADERS,
+            headers=headers,
             # Only connecting has a timeout: a call may run for hours, an upload may be
             # slow, and a request beyond 200 waits for a free connection.
             timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
-            limits=httpx2.Limits(max_connections=200, keepalive_expiry=2.0),
-            follow_redirects=True,
             event_hooks={"request": [self._check_host]},
         )
-        stream = anyio.create_memory_object_stream[SessionMessage](math.inf)
+        self._failures = 0  # of requests, since the last that was answered
+        self._is_sse = self.config.transport == "sse"
+        # Over SSE, the server has named its endpoint. Over Streamable HTTP, the first
+        # notification was sent, so that `_listen` may begin.
+        self._is_ready = anyio.Event()
+        # Nothing is kept between the two ends: a server that sends without end waits
+        # for the session, and the memory stays small.
+        stream = anyio.create_memory_object_stream[SessionMessage]()
         self._inbox, self._messages = stream
 
     async def _check_host(self, request: httpx2.Request) -> None:
@@ -2004,7 +2034,8 @@ class RemoteServer(Transport):
         # port, or out of TLS.
         allowed = [(self._url.scheme, self._url.netloc), ("https", self._url.netloc)]
         if (request.url.scheme, request.url.netloc) not in allowed:
-            raise httpx2.RequestError("the server leads to another host")
+            text = f"the server leads to another host: {request.url}"
+            raise httpx2.RequestError(text)
 
     async def __aenter__(self) -> Streams:
         self._listening = asyncio.create_task(self._listen())
@@ -2013,16 +2044,22 @@ class RemoteServer(Transport):
     async def _send(self, item: SessionMessage) -> None:
         """Post a message. Over Streamable HTTP, wait for the answer to a request.
 
-        An unknown session closes the connection, so that the next call makes a new one.
-        A server that was restarted may refuse the old session with any other error, so
-        two failed requests in a row close the connection as well. Otherwise, all calls
-        would fail until the workbench is restarted.
+        A server that was restarted may refuse the old session with any error. So the
+        second failed request in a row closes the connection, and the next call makes a
+        new one. Otherwise, all calls would fail until the workbench is restarted.
+
+        A JSON-RPC error is a failed request as well, whatever the HTTP status. But the
+        error of a tool call does not close the connection. A tool may refuse every call
+        in this way, and a new session would lose what the old one holds, such as a
+        browser. After such an error, the tools are listed, and a lost session fails
+        that listing, too.
         """
         if self._is_sse:
             await self._is_ready.wait()
+        message = item.message
         headers = getattr(item.metadata, "headers", None)
-        parts: JSON = {"headers": headers, "content": dump_message(item.message)}
-        if not isinstance(item.message, types.JSONRPCRequest):
+        parts: JSON = {"headers": headers, "content": dump_message(message)}
+        if not isinstance(message, types.JSONRPCRequest):
             failure = await self._fetch("POST", parts)
             log.debug("%s: posted, failure: %s", self.config.url, failure)
             # The session sets the protocol version in the headers of its requests and
@@ -2033,14 +2070,18 @@ class RemoteServer(Transport):
                 self._is_ready.set()
             return
         # Over the older transport, the answer comes in the one stream of `_listen`.
-        request_id = "" if self._is_sse else str(item.message.id)
-        failure = await self._fetch("POST", parts, request_id)
-        if failure is not None:
-            if self._last_request_failed or isinstance(failure, NotDelivered):
-                self.on_closed(str(failure))
-            self._last_request_failed = True
-            raise failure
-        self._last_request_failed = False
+        request_id = "" if self._is_sse else str(message.id)
+        outcome = await self._fetch("POST", parts, request_id)
+        self._failures += 1
+        if isinstance(outcome, types.JSONRPCResponse | None):
+            self._failures = 0
+        elif isinstance(outcome, types.JSONRPCError):
+            if self._failures > 1 and message.method != "tools/call":
+                self.on_closed(f"{self.config.url}: {outcome.error.message}")
+        else:
+            if isinstance(outcome, NotDelivered) or self._failures > 1:
+                self.on_closed(str(outcome))
+            raise outcome
 
     async def _listen(self) -> None:
         """Read the messages that belong to no request of ours.
@@ -2060,9 +2101,10 @@ class RemoteServer(Transport):
             return
         await self._is_ready.wait()
         while SESSION_ID in self._http.headers:
-            failure = await self._fetch("GET", {})
-            # A server may have no such stream at all.
-            await anyio.sleep(60 if failure else 1)
+            # Whenever this stream ends, `_fetch` asks for it again, and returns only
+            # after an error. A server may have no such stream at all.
+            await self._fetch("GET", {}, _NEVER)
+            await anyio.sleep(RETRY_LIMIT)
 
     async def __aexit__(self, *_: object) -> None:
         """End the session, and close all HTTP connections.
@@ -2070,78 +2112,138 @@ class RemoteServer(Transport):
         Some servers keep a process or a browser for each session that was not ended.
         """
         self._listening.cancel()
-        with anyio.CancelScope(shield=True), self._inbox, self._messages:
+        # The session reads no more messages. With this end open, `_receive` would wait.
+        self._messages.close()
+        with anyio.CancelScope(shield=True), self._inbox:
             with anyio.move_on_after(EXIT_GRACE):
                 if SESSION_ID in self._http.headers:
                     await self._fetch("DELETE", {})
             await self._http.aclose()
 
-    async def _fetch(self, method: str, parts: JSON, request_id: str = "") -> Failure:
+    async def _fetch(self, method: str, parts: JSON, awaited: str = "") -> Outcome:
         """Make an HTTP request, and hand on the messages of the response.
 
-        Returns the failure, if there is one, and raises none. `parts` are headers and
-        content. With a `request_id`, the answer to this request is waited for.
+        `parts` are headers and content. `awaited` is the id of the request whose answer
+        is waited for, if any. Returns that answer, which was handed on as well, or a
+        failure. Raises none.
 
-        The first pass of the loop makes the request. If its event stream had ids, and
-        ends or is cut before the answer, each further pass resumes it from the last id.
+        The first pass of the loop makes the request. Each further pass asks again for
+        an event stream that has ended, or was cut, too early: after the server's
+        `retry`, and less and less often if the stream ends at once.
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
         """
         last = httpx2.ServerSentEvent()
+        retry = 1000
+        pause = 0.0
         while True:
+            began = anyio.current_time()
+            answer = None
             try:
-                stream = self._http.stream(method, self._endpoint, **parts)
-                async with stream as response:
+                async with self._request(method, parts) as response:
                     if response.headers.get(SESSION_ID):
                         self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
                     async for event in _events(response):
-                        # An event without an id does not change the last id.
+                        # An event without an id or `retry` does not change the last.
                         last = replace(event, id=event.id or last.id)
-                        if response.is_success and self._receive(event, request_id):
-                            return None
+                        retry = event.retry or retry
+                        answer = await self._receive(event, awaited)
+                        if answer:
+                            break
             except Exception as error:  # noqa: BLE001
                 return ToolError(f"{self.config.url}: {explain(error)}")
-            # The response has ended without the answer. Without an id of an event, it
-            # cannot be resumed.
-            if response.is_error or (request_id and not last.id):
-                return self._failure(response, last.data, request_id)
-            if not request_id:
+            # A 401 answers nothing, whatever its body is.
+            if answer and response.status_code != 401:
+                return answer
+            if response.is_success and not awaited:
                 return None
-            await asyncio.sleep(max(last.retry or 1000, 10) / 1000)
-            method, parts = "GET", {"headers": {"last-event-id": last.id}}
+            # Without an id of an event, the rest of an answer cannot be asked for.
+            if not response.is_success or (method == "POST" and not last.id):
+                return self._failure(response, last.data)
+            lasted = anyio.current_time() - began
+            pause = max(retry / 1000, 0.01, min(2 * pause - lasted, RETRY_LIMIT))
+            await anyio.sleep(pause)
+            method, parts = "GET", {}
+            if last.id:
+                parts = {"headers": {"last-event-id": last.id}}
 
-    def _receive(self, event: httpx2.ServerSentEvent, request_id: str) -> bool:
-        """Hand on the message of an event; return whether it answers this request."""
+    @asynccontextmanager
+    async def _request(
+        self, method: str, parts: JSON
+    ) -> AsyncIterator[httpx2.Response]:
+        """The response to an HTTP request, after redirects.
+
+        The body of a redirect is not read. A redirect that makes a GET of a POST is not
+        followed, because it would lose the message.
+        """
+        visited = [self._endpoint]
+        while True:
+            async with self._http.stream(method, visited[-1], **parts) as response:
+                target = response.next_request
+                if not target or target.method != method or target.url in visited:
+                    yield response
+                    return
+                visited.append(target.url)
+
+    async def _receive(self, event: httpx2.ServerSentEvent, awaited: str) -> Outcome:
+        """Hand on the message of an event; return it if it is the answer awaited."""
         if self._is_sse and event.event == "endpoint":
             self._endpoint = self._url.join(event.data)
             self._is_ready.set()
         message = read_message(event.data.encode())
-        if message is None:
-            return False
-        self._inbox.send_nowait(SessionMessage(message))
-        return not hasattr(message, "method") and str(message.id) == request_id
+        if message is not None:
+            await self._inbox.send(SessionMessage(message))
+        if isinstance(message, Answer) and str(message.id) == awaited:
+            return message
+        return None
 
-    def _failure(self, response: httpx2.Response, body: str, awaited: str) -> Failure:
-        """The reason why a request was not answered, and what to do about it.
-
-        `awaited` is the id of the request.
-        """
+    def _failure(self, response: httpx2.Response, body: str) -> ToolError:
+        """The reason why a request was not answered, and what to do about it."""
         status = response.status_code
-        text = f"{self.config.url}: HTTP {status}"
         sent = response.request
-        if (status, sent.method) == (404, "POST") and SESSION_ID in sent.headers:
-            # The server does not know the session, and so it has executed nothing.
-            return NotDelivered(text)
         if status == 401 and self._sign_in:
             return ToolError(f"HTTP 401: {self._sign_in.hint}")
-        message = read_message(body.encode())
-        if isinstance(message, types.JSONRPCError) and str(message.id) == awaited:
-            error = message.error
-            return MCPError(error.code, f"{error.message} ({text})", error.data)
-        hint = _LOGIN_HINT if status in (401, 403) else _URL_HINT
+        is_too_long = len(body.encode()) >= LINE_LIMIT
+        kind = ToolError
+        has_session = sent.method == "POST" and SESSION_ID in sent.headers
+        if has_session and status in (400, 404, 410) and not is_too_long:
+            # The server does not accept the session, and so it has executed nothing. An
+            # error of the tool would be an answer to the request.
+            kind = NotDelivered
+        hint = _URL_HINT
+        if status in (401, 403):
+            hint = _LOGIN_HINT
+        elif response.next_request:
+            hint = f"a redirect: write {response.next_request.url} in `url`"
+        elif is_too_long:
+            hint = f"it is longer than {LINE_LIMIT >> 20} MiB"
         # The mask comes before the cut to 300 characters, because the beginning of a
         # secret may be too short to be known.
         told = " ".join(self.shared.mask(body[:MASK_LIMIT]).split())[:300]
-        return ToolError(f"{text}, no valid MCP answer ({hint}): {told}")
+        text = f"{self.config.url}: HTTP {status}, no valid MCP answer"
+        return kind(f"{text} ({hint}): {told}")
+
+
+def _find_proxy(url: httpx2.URL) -> str | None:
+    """The proxy of the environment that requests to a URL have to use.
+
+    httpx2 would make all proxies of the environment, and raise for one that it cannot
+    use, such as a SOCKS proxy, even if no request needs it.
+    """
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(url.scheme, proxies.get("all"))
+    hosts = [f".{url.host}", f".{url.netloc.decode()}"]
+    # An entry is a name, the end of a name, such as `.example.com`, or a network.
+    for entry in proxies.get("no", "").lower().split(","):
+        name = entry.strip(" .[]")
+        if fnmatch.filter(hosts, f"*.{name}"):
+            return None
+        with suppress(ValueError):
+            network = ipaddress.ip_network(name, strict=False)
+            if ipaddress.ip_address(url.host) in network:
+                return None
+    if proxy and "://" not in proxy:
+        proxy = f"http://{proxy}"
+    return proxy
 
 
 async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentEvent]:
@@ -2154,8 +2256,8 @@ async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentE
                 # A server that writes without end must not block the event loop.
                 await asyncio.sleep(0)
         return
-    # A body that is too long is not read to its end. A small body may unpack to
-    # gigabytes.
+    # A body that is too long is not read to its end: a small body may unpack to
+    # gigabytes. Then `_failure` tells its length.
     body = await anext(response.aiter_bytes(LINE_LIMIT), b"")
     yield httpx2.ServerSentEvent(data=body.decode(errors="replace"))
 
