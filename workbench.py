@@ -864,11 +864,13 @@ def fit(answer: JSON, limit: int) -> None:
 
 
 def shorten_tool(tool: JSON, kept: tuple[str, ...]) -> None:
-    """Leave only these keys, with the first line of the description, if it is short."""
+    """Leave only these keys, with 80 characters of the description's first line."""
     if "inputSchema" in tool:
         whole = tool["description"].strip()
-        first_line = whole.partition("\n")[0]
-        tool["description"] = shorten(whole, len(first_line[:79]))
+        line = whole.partition("\n")[0]
+        if line != whole or len(line) > 80:
+            line = f"{line[:79]}…"
+        tool["description"] = line
         tool["arguments"] = list_arguments(tool["inputSchema"])
     for key in tool.keys() - set(kept):
         del tool[key]
@@ -1037,8 +1039,9 @@ async def open_toolbox(
 ) -> JSON:
     """Start a toolbox's servers and get their tools with input schemas.
 
-    `tools`: names or patterns (several add up): read_* (any server), slack__* (server
-    slack), work__slack__post_message. Large toolboxes come partly without schemas.
+    `tools`: names or patterns (several add up), such as read_* (any server), slack__*
+    (server slack), work__slack__post_message (full name). Large toolboxes come partly
+    without schemas, which full names bring.
     """
     workbench = _begin_request(context)
     answer = await workbench.open(toolbox_name, tools, context.session.report_progress)
