@@ -101,7 +101,7 @@ OUTPUT_TIMEOUT = 0.25  # for the remaining output of a process after its exit
 
 ANSWER_LIMIT = 12_000  # characters of an answer of `open_toolbox`
 PART_LIMIT = 20_000  # characters of an answer for a part of a toolbox
-TEXT_LIMIT = 2_000  # characters of a server's instructions; clients cut there, too
+TEXT_LIMIT = 2_000  # characters of a server's instructions; clients cut there as well
 MAX_PAGES = 250  # of one `tools/list`; a server with more pages is looping
 
 # In this file, a name that begins with one underscore is used in its own section only.
@@ -603,7 +603,7 @@ Servers = list[DownstreamServer]
 # The keys of an answer of `open_toolbox` that are left out where they are empty.
 _OPTIONAL_KEYS = {"servers_failed", "servers_connecting", "note", "instructions"}
 _NOT_READ_ONLY = "is not declared read-only: it needs a workbench without --read-only"
-# What is left of the tools of a server in an answer that is too long, step by step.
+# The keys of a tool that are left in an answer that is too long, step by step.
 _LESS = ("name", "description", "arguments"), ("name", "arguments"), ("name",)
 
 
@@ -616,6 +616,7 @@ class Workbench:
     task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
     # By name, the toolboxes whose servers were looked up. A server may start later.
     open_toolboxes: dict[str, Servers] = field(default_factory=dict)
+    # A file that was changed since then is not what is served.
     began: float = field(default_factory=lambda: datetime.datetime.now().timestamp())
 
     def servers_of(self, name: str, advice: str = "") -> Servers:
@@ -684,9 +685,10 @@ class Workbench:
         """
         is_part = patterns != ["*"]
         limit = PART_LIMIT if is_part else ANSWER_LIMIT
-        # A server has one text: its instructions, why it is not up, or what it does. All
-        # together get a third of the answer. Escapes may double that.
-        room = min(TEXT_LIMIT, limit // 3 // max(len(servers), 1))
+        words = {server.server_name: own_words(server) for server in servers}
+        # The words of all servers get a third of the answer. Escapes may double that.
+        room = min(TEXT_LIMIT, limit // 3 // max(sum(map(bool, words.values())), 1))
+        words = {name: shorten(text, room) for name, text in words.items()}
         answer: JSON = {
             "toolbox": toolbox,
             "description": shorten(self.config.toolboxes[toolbox].description, 1_000),
@@ -699,17 +701,16 @@ class Workbench:
         }
         for server in servers:
             name = server.server_name
-            connection = server.connection
-            if connection.state > State.UP:
-                answer["servers_failed"][name] = shorten(connection.why_not_up(), room)
-            elif connection.state is State.UP:
+            if server.connection.state > State.UP:
+                answer["servers_failed"][name] = words[name]
+            elif server.connection.state is State.UP:
                 tools = describe_tools(server, patterns)
                 answer["tools"] += tools
-                manual = connection.session.instructions
-                if manual and (not is_part or (tools and not server.introduced)):
-                    answer["instructions"][name] = shorten(manual, room)
+                is_new = bool(tools) and not server.introduced
+                if words[name] and (is_new or not is_part):
+                    answer["instructions"][name] = words[name]
                     server.introduced |= is_part
-        answer["note"] = compose_note(answer, servers, patterns, room)
+        answer["note"] = compose_note(answer, servers, patterns, words)
         fit(answer, limit)
         return {k: v for k, v in answer.items() if v or k not in _OPTIONAL_KEYS}
 
@@ -753,7 +754,7 @@ def matching_patterns(patterns: list[str], *names: str) -> set[str]:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a pattern fits a name. Brackets are a set, or letters of the name."""
+    """Whether a pattern fits a name, which may have brackets itself."""
     return name == pattern or fnmatch.fnmatchcase(name, pattern)
 
 
@@ -762,7 +763,19 @@ def servers_in(state: State, servers: Servers) -> dict[str, DownstreamServer]:
     return {s.server_name: s for s in servers if s.connection.state is state}
 
 
-def compose_note(answer: JSON, servers: Servers, patterns: list[str], room: int) -> str:
+def own_words(server: DownstreamServer) -> str:
+    """The server's words in an answer: a manual, a line, or why it is not up."""
+    connection = server.connection
+    if connection.state is State.STARTING:
+        return connection.last_line()
+    if connection.state is State.UP:
+        return connection.session.instructions or ""
+    return connection.why_not_up()
+
+
+def compose_note(
+    answer: JSON, servers: Servers, patterns: list[str], words: Mapping[str, str]
+) -> str:
     """The note of an answer: what is missing from it, and how to get it.
 
     For a part of a toolbox, the note has the total, so that the model can widen its
@@ -785,14 +798,13 @@ def compose_note(answer: JSON, servers: Servers, patterns: list[str], room: int)
             notes.append(f"No tool matches {shorten(names, 1_000)}.")
     hidden = sum(len(server.connection.tools) for server in up.values()) - total
     if hidden:
-        notes.append(f"Left out by --read-only: {hidden} tools that are not read-only.")
+        notes.append(f"Left out by --read-only: {hidden} tools, not declared so.")
     if starting:
         again = "Call open_toolbox again to get their tools."
         notes.append(f"Still starting: {', '.join(starting)}. {again}")
-    for name, server in starting.items():
-        line = server.connection.last_line()
-        if line:
-            notes.append(f"{name} wrote: {shorten(line, room)}")
+    for name in starting:
+        if words[name]:
+            notes.append(f"{name} wrote: {words[name]}")
     return " ".join(notes)
 
 
@@ -839,22 +851,24 @@ def describe_tools(server: DownstreamServer, patterns: list[str]) -> list[JSON]:
 def fit(answer: JSON, limit: int) -> None:
     """Bring an answer of `open_toolbox` down to `limit` characters, if possible.
 
-    The server whose tools are longest is listed, then the next longest, until the
-    answer fits. If that is not enough, the tools lose their descriptions, and then
-    their arguments, again one server after the other. A tool that is alone keeps its
-    schema.
+    The server whose tools are longest is listed: a line of description and the names of
+    the arguments stand for each tool. Then the next longest is listed, until the answer
+    fits. If that is not enough, the tools lose their descriptions, and then their
+    arguments, again one server after the other. A tool that is alone keeps its schema.
     """
     note = answer["note"]
     by_server: dict[str, list[JSON]] = defaultdict(list)
     for tool in answer["tools"]:
         by_server[tool["source_server"]].append(tool)
+    sizes = {name: len(compact(tools)) for name, tools in by_server.items()}
     for kept in _LESS:
-        # The longest come first.
-        for name in sorted(by_server, key=lambda n: -len(compact(by_server[n]))):
-            if len(compact(answer)) <= limit or len(answer["tools"]) < 2:
+        for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            size = sum(sizes.values()) + len(compact(answer | {"tools": []}))
+            if size <= limit or len(answer["tools"]) < 2:
                 return
             for tool in by_server[name]:
                 shorten_tool(tool, kept)
+            sizes[name] = len(compact(by_server[name]))
             listed = [n for n in by_server if "inputSchema" not in by_server[n][0]]
             names = f"Only listed: {', '.join(listed)} (`?`: optional argument)."
             how = "Call such a tool as it is where its arguments are clear, or get its"
@@ -887,7 +901,7 @@ def list_arguments(schema: JSON) -> str:
         mark = "" if name in required else "?"
         values = _find_values(argument)
         if len(values) > 5:
-            values[5:] = "…"
+            values[5:] = ["…"]
         arguments.append(f"{name}{mark}: {'|'.join(values)}".removesuffix(": "))
     return ", ".join(arguments)
 
@@ -982,8 +996,7 @@ def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
         except MCPError as error:
             raise MCPError(error.code, mask(error.message), error.data) from None
         except Exception as error:
-            # An error that left this function would be one of the protocol, which tells
-            # a model nothing.
+            # The SDK would make an error of the protocol of it, which a model cannot read.
             log.debug("Tool '%s' failed", params.name, exc_info=True)
             text = mask(f"Tool '{params.name}' failed: {error!r}")
             result = text_result(text, is_error=True)
@@ -1034,6 +1047,10 @@ def _begin_request(context: Any) -> Workbench:
     return workbench
 
 
+# Clients add keys of their own to the arguments of every tool. `**_` and `**more` take
+# these keys, and are not in the schemas.
+
+
 async def open_toolbox(
     context: Any, /, toolbox_name: str, tools: _Patterns, **_: Any
 ) -> JSON:
@@ -1048,9 +1065,6 @@ async def open_toolbox(
     return text_result(compact(answer))
 
 
-# Clients add keys of their own to the arguments of every tool. Both meta-tools take them
-# as `**more`, which is not in their schemas, and ignore them.
-#
 # Errors of a server that are passed to the client, because they ask the client to act.
 _FOR_CLIENT = (types.URL_ELICITATION_REQUIRED, types.MISSING_REQUIRED_CLIENT_CAPABILITY)
 # `_meta` keys that apply to one hop and are not forwarded.
@@ -1072,6 +1086,7 @@ async def use_tool(
         server = workbench.find_server(toolbox_name, tool_name)
         tool = server.tools.get(tool_name.removeprefix(server.prefix))
         known = _typed(dict, tool and tool.input_schema.get("properties"))
+        # Models forget `arguments`. Without this error, the server would get none.
         misplaced = ", ".join(sorted(known.keys() & more.keys()))
         if misplaced and not arguments:
             raise ToolError(f"put {misplaced} into `arguments`, not beside it")
