@@ -932,10 +932,11 @@ async def test_a_server_introduces_itself_once_with_parts_and_with_all() -> None
             answer = await open_box(client, part)
             told.append("".join(answer.get("instructions", {})))
     assert told == ["a", "", "b", "", "ab", "ab"]
-    async with connected(a=long) as client:
-        first, *rest = [await open_box(client, part) for part in (None, "t1", "t2")]
-    assert first["instructions"] == {"a": '"' * 2_000 + "…"}
-    assert [each.get("instructions") for each in rest] == [first["instructions"], None]
+    async with connected(a=a, x=long, y=long, z=long) as client:
+        parts = (None, "x__t1", "x__t2", "a__echo")
+        texts = [(await open_box(client, part)).get("instructions") for part in parts]
+    assert texts[0] == {"a": "I am a.", **dict.fromkeys("xyz", '"' * 1_000 + "…")}
+    assert texts[1:] == [{"x": '"' * 2_000 + "…"}, None, None]
 
 
 def size(value: Any) -> int:

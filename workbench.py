@@ -680,15 +680,16 @@ class Workbench:
     def compose(self, toolbox: str, servers: Servers, patterns: list[str]) -> JSON:
         """The answer of `open_toolbox`: the state of these servers, and their tools.
 
-        A server's own instructions are in each answer for the whole toolbox, and in the
-        first for patterns that has a tool of the server.
+        A server's own instructions come with each answer for the whole toolbox. With one
+        for patterns, they come if the answer has a tool of the server, and if no earlier
+        answer had them.
         """
         is_part = patterns != ["*"]
         limit = PART_LIMIT if is_part else ANSWER_LIMIT
         words = {server.server_name: own_words(server) for server in servers}
         # The words of all servers get a third of the answer. Escapes may double that.
         room = min(TEXT_LIMIT, limit // 3 // max(sum(map(bool, words.values())), 1))
-        words = {name: shorten(text, room) for name, text in words.items()}
+        quotes = {name: shorten(text, room) for name, text in words.items()}
         answer: JSON = {
             "toolbox": toolbox,
             "description": shorten(self.config.toolboxes[toolbox].description, 1_000),
@@ -702,15 +703,17 @@ class Workbench:
         for server in servers:
             name = server.server_name
             if server.connection.state > State.UP:
-                answer["servers_failed"][name] = words[name]
+                answer["servers_failed"][name] = quotes[name]
             elif server.connection.state is State.UP:
                 tools = describe_tools(server, patterns)
                 answer["tools"] += tools
                 is_new = bool(tools) and not server.introduced
                 if words[name] and (is_new or not is_part):
-                    answer["instructions"][name] = words[name]
-                    server.introduced |= is_part
-        answer["note"] = compose_note(answer, servers, patterns, words)
+                    answer["instructions"][name] = quotes[name]
+                    # A part tells again what was cut for want of room.
+                    is_whole = room >= min(TEXT_LIMIT, len(words[name]))
+                    server.introduced |= is_part or is_whole
+        answer["note"] = compose_note(answer, servers, patterns, quotes)
         fit(answer, limit)
         return {k: v for k, v in answer.items() if v or k not in _OPTIONAL_KEYS}
 
@@ -774,7 +777,7 @@ def own_words(server: DownstreamServer) -> str:
 
 
 def compose_note(
-    answer: JSON, servers: Servers, patterns: list[str], words: Mapping[str, str]
+    answer: JSON, servers: Servers, patterns: list[str], quotes: Mapping[str, str]
 ) -> str:
     """The note of an answer: what is missing from it, and how to get it.
 
@@ -803,8 +806,8 @@ def compose_note(
         again = "Call open_toolbox again to get their tools."
         notes.append(f"Still starting: {', '.join(starting)}. {again}")
     for name in starting:
-        if words[name]:
-            notes.append(f"{name} wrote: {words[name]}")
+        if quotes[name]:
+            notes.append(f"{name} wrote: {quotes[name]}")
     return " ".join(notes)
 
 
@@ -2367,8 +2370,7 @@ def parse_arguments() -> argparse.Namespace:
     either("--call", nargs="+", metavar=("NAME", "JSON"), help="call one tool")
     add("--toolbox", action="store_true", help="serve the built-in echo and time")
     add("--http", metavar="[HOST:]PORT", type=_http_address, help="... over HTTP")
-    read_only = "serve only tools that are declared read-only"
-    add("--read-only", action="store_true", help=read_only)
+    add("--read-only", action="store_true", help="serve only read-only tools")
     add("--verbose", action="store_const", const=logging.DEBUG, help="log debug lines")
     add("--version", action="version", version=f"mcp-workbench {__version__}")
     options = parser.parse_args()
