@@ -680,9 +680,9 @@ class Workbench:
     def compose(self, toolbox: str, servers: Servers, patterns: list[str]) -> JSON:
         """The answer of `open_toolbox`: the state of these servers, and their tools.
 
-        A server's own instructions come with each answer for the whole toolbox. With one
-        for patterns, they come if the answer has a tool of the server, and if no earlier
-        answer had them.
+        A server's own instructions come with each answer for the whole toolbox. With
+        one for patterns, they come if the answer has a tool of the server, and if no
+        earlier answer had them.
         """
         is_part = patterns != ["*"]
         limit = PART_LIMIT if is_part else ANSWER_LIMIT
@@ -999,7 +999,8 @@ def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
         except MCPError as error:
             raise MCPError(error.code, mask(error.message), error.data) from None
         except Exception as error:
-            # The SDK would make an error of the protocol of it, which a model cannot read.
+            # The SDK would make an error of the protocol of it, which tells a model
+            # nothing.
             log.debug("Tool '%s' failed", params.name, exc_info=True)
             text = mask(f"Tool '{params.name}' failed: {error!r}")
             result = text_result(text, is_error=True)
@@ -1425,7 +1426,7 @@ class Connection:
         return separator.join([reason, *self._output])
 
     def last_line(self) -> str:
-        """The last line of output, or the last one with an address, such as a sign-in's."""
+        """The last line of output; one with an address, as of a sign-in, comes first."""
         last = ""
         for line in self._output:
             if "://" in line or "://" not in last:
