@@ -1426,7 +1426,7 @@ class Connection:
         return separator.join([reason, *self._output])
 
     def last_line(self) -> str:
-        """The last line of output; one with an address, as of a sign-in, comes first."""
+        """The last line of output that has an address, or else the last line."""
         last = ""
         for line in self._output:
             if "://" in line or "://" not in last:
