@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, get_args
 
@@ -300,8 +301,9 @@ async def connected(
     mode: str = "legacy", /, *, callbacks: Any = (), config: Any = None, **servers: Any
 ) -> AsyncIterator[Client]:
     """A client of a workbench in this process, which has `PATIENCE` for everything."""
-    data = config or configuration(**servers)
-    server = workbench.create_server(workbench.parse_config(data))
+    if not isinstance(config, workbench.WorkbenchConfig):
+        config = workbench.parse_config(config or configuration(**servers))
+    server = workbench.create_server(config)
     with anyio.fail_after(PATIENCE):
         async with Client(server, mode=mode, **dict(callbacks)) as client:
             yield client
@@ -1014,11 +1016,21 @@ async def test_where_all_fail_none_is_left(notes: Path, monkeypatch: Monkey) -> 
         await until(lambda: not is_alive(pid))
 
 
-async def test_an_open_waits_for_one_alone(tmp_path: Path, monkeypatch: Monkey) -> None:
+async def test_an_open_waits_for_one_alone(
+    tmp_path: Path, monkeypatch: Monkey, log: Logs
+) -> None:
+    """And tells what those that are still starting have written."""
     assert (workbench.OPEN_TIMEOUT, workbench.ANSWER_TIMEOUT) == (5, 50)
     gate = tmp_path / "gate"
     note = "Still starting: slow. Call open_toolbox again to get their tools."
+    words = f"Visit https://a.b/{'c' * 500}\\nWaiting"
+    asks = local(on={"start": f"os.write(2, b'{words}\\n'); sys.stdin.read()"})
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
+    async with connected(asks=asks, fast=local()) as client:
+        await open_box(client)
+        await until(lambda: "Waiting" in log.text)
+        told = (await open_box(client))["note"]
+    assert f"asks wrote: {words.partition(chr(92))[0]}" in told
     async with connected(slow=local(gate=gate), fast=local()) as client:
         answers = [await open_box(client), await open_box(client)]
         monkeypatch.setattr(workbench, "ANSWER_TIMEOUT", 0.3)
@@ -1027,7 +1039,7 @@ async def test_an_open_waits_for_one_alone(tmp_path: Path, monkeypatch: Monkey) 
         for answer in answers:
             assert answer["servers_connecting"] == ["slow"] and note in answer["note"]
             assert "No tool" not in answer["note"]  # nobody knows that yet
-        assert [each["servers_connected"] for each in answers] == [1, 1, 0]
+        assert [each["servers_connected"] for each in answers] == [1, 1, 1]
         monkeypatch.undo()
         gate.touch()
         assert await answer_of(client, "slow", "echo") == {}
@@ -1105,12 +1117,15 @@ async def test_a_tool_that_is_not_valid_costs_only_itself(eras: str, log: Logs) 
     assert warnings == ["Ben", "7", "Cid", "Eve"][: len(spoilt) - 2]
 
 
-A_TOOLS, B_TOOLS = [tool("echo"), tool("other")], [tool("read"), tool("o__ther")]
+A_TOOLS, B_TOOLS = [tool("echo"), tool("other")], [tool("read[1]"), tool("o__ther")]
 PARTS: list[tuple[Any, str]] = [
     ("a__*", "a__echo a__other; 2 of 2 tools of a match."),
     (["box__a__echo", "a__ec*"], "a__echo; 1 of 2 tools of a match."),
     ('["*__a__*er"]', "a__other; 1 of 2 tools of a match."),
-    (["read", "o*", "z"], "a__other b__read b__o__ther; 3 of 4 tools of a, b match.*z"),
+    (
+        ["read[1]", "o*", "z"],
+        "a__other b__read[1] b__o__ther; 3 of 4 tools of a, b .*z",
+    ),
     (["a__ECHO", "x__*"], "; 0 of 2 tools of a match.*a__ECHO.*x__"),
     (["x__*", "box"], "; 0 of 4 tools of a, b match. No tool matches box, x__"),
     ("box__b__o__ther", "b__o__ther; 1 of 2 tools of b match."),
@@ -1133,14 +1148,9 @@ async def test_a_part_has_the_matching_tools_and_a_note_that_counts_them() -> No
 
 # As code, because a command line of Windows has at most 32,767 characters.
 LONG_TOOLS = "[tool(f't{n}', description='d' * 2_000) for n in range(20)]"
-LISTS = "answer(request, {{'tools': [tool(f't{{n}}', description={}) for n in {}]}})"
-ENOUGH = "chr(10) + 'ä' * (150 + 3 * n) + chr(10) + 'z' * (n * 7 % 40 * 19)"
-ENOUGH = LISTS.format(ENOUGH, "range(40)")
-TOO_MANY = LISTS.format("'ä' * (n * 77 % 400)", "range(200)")
 
 
 async def test_a_server_introduces_itself_once_with_parts_and_with_all() -> None:
-    """Where the answer for all was cut, a part tells the whole."""
     a, b = [local(about={"instructions": f"I am {name}."}) for name in "ab"]
     text = '"' * 3_000 + "ä" * 3_000
     code = f"self.about['instructions'] = {text!r}; self.initialize(request)"
@@ -1152,58 +1162,146 @@ async def test_a_server_introduces_itself_once_with_parts_and_with_all() -> None
             answer = await open_box(client, part)
             told.append("".join(answer.get("instructions", {})))
     assert told == ["a", "", "b", "", "ab", "ab"]
-    async with connected(a=long) as client:
-        first, *rest = [await open_box(client, part) for part in (None, "t1", "t2")]
-    assert re.fullmatch('"{900,1000}…', first["instructions"]["a"])
-    assert [answer.get("instructions") for answer in rest] == [{"a": text}, None]
+    async with connected(a=a, x=long, y=long, z=long) as client:
+        parts = (None, "x__t1", "x__t2", "a__echo")
+        texts = [(await open_box(client, part)).get("instructions") for part in parts]
+    assert texts[0] == {"a": "I am a.", **dict.fromkeys("xyz", '"' * 1_000 + "…")}
+    assert texts[1:] == [{"x": '"' * 2_000 + "…"}, None, None]
 
 
 def size(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-@pytest.mark.parametrize("code", [ENOUGH, TOO_MANY])
-async def test_only_the_longest_are_shortened(code: str, monkeypatch: Monkey) -> None:
-    """To name and beginning; where that is not enough, those to their names."""
-    async with connected(a=local(on={"tools_list": code})) as client:
-        answer = await open_box(client, ["t*", "absent"])
-        with monkeypatch.context() as unlimited:
-            unlimited.setattr(workbench, "ANSWER_LIMIT", 10**9)
-            whole = (await open_box(client))["tools"]
-    kept, cut = [0], [10**9]
-    for shown, longer in zip(answer["tools"], whole, strict=True):
-        first_line = longer["description"].strip().partition("\n")[0]
-        if first_line[:200] != longer["description"].strip():
-            first_line = first_line[:200] + "…"
-        shorter = {"name": longer["name"], "description": first_line}
-        if code == TOO_MANY:  # even with beginnings alone
-            longer, shorter = shorter, {"name": longer["name"]}
-        assert shown in (longer, shorter)
-        group = kept if shown == longer else cut
-        group.append(size(longer))
-    assert max(kept) <= min(cut)
-    assert size(answer) <= workbench.ANSWER_LIMIT == 20_000 < size(answer) + min(cut)
-    bare = sum("inputSchema" not in each for each in answer["tools"])
-    note = answer["note"]
-    assert f"{bare} of {len(whole)} tools are listed without inputSchema" in note
-    assert "absent" in note and "open_toolbox" in note
+ARGUMENTS: list[tuple[Any, str]] = [  # input schemas, and what is listed of them
+    ({"properties": {"path": {}, "limit": True}, "required": ["path"]}, "path, limit?"),
+    ({"properties": {"m": {"enum": ["a", None, 1]}}}, "m?: a|null|1"),
+    (
+        {"properties": {"m": {"enum": list("abcdef")}}, "required": "m"},
+        "m?: a|b|c|d|e|…",
+    ),
+    ({"properties": {"m": {"anyOf": [{"const": "a"}, {"enum": ["b"]}, 7]}}}, "m?: a|b"),
+    ({"properties": {"m": {"oneOf": [{"items": {"enum": [{}]}}]}}}, "m?: {}"),
+    ({"properties": {"m": {"enum": "a", "anyOf": {}, "items": [7]}}}, "m?"),
+    ({"properties": {"required": ["m"], "": {}}, "required": [[]]}, "required?, ?"),
+    ({"properties": ["m"]}, ""),
+    ({"$ref": "#/$defs/x"}, ""),
+]
+
+
+@pytest.mark.parametrize("schema", ARGUMENTS, ids=lambda each: each[1])
+def test_a_listed_tool_has_the_names_of_its_arguments(schema: tuple[Any, str]) -> None:
+    assert workbench.list_arguments(schema[0]) == schema[1]
+
+
+async def test_the_servers_with_the_longest_tools_are_listed() -> None:
+    """And no more than have to be; a part has more room."""
+    texts = ["x" * 80, "y" * 81, "z\nz", ""]
+    schema = {"type": "object", "properties": {"path": {"title": "x" * 1_300}}}
+    listing = f"[tool(f't{{n}}', description=text, inputSchema={schema}) "
+    listing += f"for n, text in enumerate({texts})]"
+    long = local(on={"tools_list": f"answer(request, {{'tools': {listing}}})"})
+    longest = local(on={"tools_list": f"answer(request, {{'tools': {LONG_TOOLS}}})"})
+    async with connected(a=long, b=local(), c=longest, d=long) as client:
+        answer = await open_box(client)
+        part = await open_box(client, ["a__*", "d__*"])
+    listed, whole = answer["tools"][:4], answer["tools"][4:14] + answer["tools"][-4:]
+    shown = ["x" * 80, "y" * 79 + "…", "z…", "Tool from box/a"]
+    for each, description in zip(listed, shown, strict=True):
+        each["name"] = description
+        told = {"name": description, "description": description, "arguments": "path?"}
+        assert each == told
+    assert all("inputSchema" in each for each in whole + part["tools"])
+    assert "Only listed: a, c " in answer["note"] and "box__" in answer["note"]
+    assert size(answer) <= workbench.ANSWER_LIMIT == 12_000
+    assert size(part) <= workbench.PART_LIMIT == 20_000 and "listed" not in part["note"]
+
+
+def answer_with(number: int, text: str, servers: int = 1) -> dict[str, Any]:
+    """An answer with so many tools of each server, which have this text everywhere."""
+    schema = {"properties": {f"{text[:9]}{n}": {"title": text} for n in range(4)}}
+    answer: dict[str, Any] = {"note": "", "tools": []}
+    for server in map(str, range(servers)):
+        for n in range(number):
+            its = tool(f"t{n}", description=text, source_server=server)
+            answer["tools"].append(its | {"inputSchema": schema})
+    return answer
+
+
+@pytest.mark.parametrize("text", ["x", "ä🧰", '"', "\\"])
+def test_an_answer_loses_descriptions_before_arguments(text: str) -> None:
+    for number, servers, kept in ((15, 2, 3), (80, 1, 2), (500, 1, 1)):
+        answer = answer_with(number, text * 200, servers)
+        workbench.fit(answer, 12_000)
+        assert size(answer) <= 12_000
+        assert {len(each) for each in answer["tools"]} == {kept}, number
+
+
+async def test_long_texts_leave_room_for_the_tools() -> None:
+    """The reasons of failures, instructions, and descriptions of toolboxes."""
+    failing = {f"x{n}": MISSING for n in range(100)}
+    manual = {"instructions": '\\"' * 9_000}
+    code = f"self.about |= {manual}; self.initialize(request)"
+    long = local(
+        on={
+            "initialize": code,
+            "tools_list": f"answer(request, {{'tools': {LONG_TOOLS}}})",
+        }
+    )
+    config = configuration(a=long, b=long, **failing)
+    config["toolboxes"]["box"]["description"] = '"' * 9_000
+    async with connected(config=config) as client:
+        answers = [await open_box(client, part) for part in (None, "?__*", "nothing")]
+    assert [size(answer) <= 12_000 for answer in answers[:1]] == [True]
+    assert max(map(size, answers)) <= 20_000
+    assert len(answers[0]["servers_failed"]) == 100 and len(answers[0]["tools"]) == 40
+    assert all(len(each) > 30 for each in answers[0]["servers_failed"].values())
 
 
 async def test_a_tool_that_is_asked_for_alone_comes_with_its_schema() -> None:
-    """A description is cut to 1,000 characters where the answer would be too long."""
     schema = {"type": "object", "properties": {"x" * 9_000: {}}}
     large = f"tool('large', description='d' * 34_000, inputSchema={schema})"
     code = f"answer(request, {{'tools': [{large}, *{LONG_TOOLS}]}})"
-    config = configuration(a=local(on={"tools_list": code}))
-    config["toolboxes"]["box"]["description"] = "d" * 15_000
-    async with connected(config=config) as client:
-        everything = await open_box(client)
+    async with connected(a=local(on={"tools_list": code})) as client:
         [alone] = (await open_box(client, "large"))["tools"]
-        [short] = (await open_box(client, "t1"))["tools"]
-    assert size(everything) <= 20_000 and "inputSchema" not in everything["tools"][0]
-    assert alone["inputSchema"] == schema
-    assert re.fullmatch("d{900,1000}…", alone["description"])
-    assert short["description"] == "d" * 2_000
+        named = (await open_box(client, [f"t{n}" for n in range(7)]))["tools"]
+    assert alone["inputSchema"] == schema and alone["description"] == "d" * 34_000
+    assert [each["description"] for each in named] == ["d" * 2_000] * 7
+
+
+async def test_a_tool_that_is_no_json_costs_itself(log: Logs) -> None:
+    """Its schema has more levels than are written."""
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(260):
+        schema = {"type": "object", "properties": {"x": schema}}
+    config = workbench.parse_config(configuration(a=local(tools=A_TOOLS)))
+    async with workbench.running_workbench(config) as running:
+        [server] = running.all_servers()
+        its = (await server.connect()).tools
+        its["deep"] = types.Tool(name="deep", input_schema=schema)
+        shown = running.compose("box", [server], ["*"])["tools"]
+    assert [each["name"] for each in shown] == ["box__a__echo", "box__a__other"]
+    assert re.search("WARNING .*box/a.*'deep'", log.text)
+
+
+READING = {"annotations": {"readOnlyHint": True}}
+MIXED = [tool("read", **READING), tool("write"), tool("wait", annotations={})]
+
+
+async def test_read_only_leaves_out_what_is_not_declared_so() -> None:
+    config = workbench.parse_config(configuration(a=local(tools=MIXED)))
+    async with connected(config=replace(config, read_only=True)) as client:
+        opening, using = dumped(await client.list_tools())["tools"]
+        answers = [await open_box(client), await open_box(client, ["*"] * 2)]
+        told = await error_of(client, "a", "write")
+        assert await answer_of(client, "a", "read", {"x": 1}) == {"x": 1}
+    assert (
+        opening["annotations"]["readOnlyHint"] and using["annotations"]["readOnlyHint"]
+    )
+    for answer in answers:
+        assert [each["name"] for each in answer["tools"]] == ["box__a__read"]
+        assert "Left out by --read-only: 2 tools" in answer["note"]
+    assert re.search("not declared read-only.* without --read-only", told)
 
 
 @MODES
@@ -1230,6 +1328,7 @@ async def test_a_server_starts_once_when_needed(mode: str, tmp_path: Path) -> No
 
 
 async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
+    form = "Use {toolbox}__{server}__{tool}"
     not_found = "Toolbox 'no' not found. Available toolboxes: box, shut"
     archive = local(tools=A_TOOLS) | {"excludeTools": ["other"]}
     config = configuration(archive=archive, b=local(tools=A_TOOLS))
@@ -1240,10 +1339,19 @@ async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
         for toolbox, tool_name, reason in (
             ("no", "no__a__echo", not_found),
             ("box", "box__a__", "{toolbox}__{server}__{tool}"),
-            ("box", "box__c__echo", "nearest: box__b__{tool}, box__archive__{tool}"),
+            (
+                "box",
+                "box__c__echo",
+                f"'box__c__echo'. {form}; its servers are archive, b.",
+            ),
             ("box", "box__archive__ecoh", "nearest: box__archive__echo"),
-            ("box", "shut__b__echo", "of all tools, nearest: shut__b__{tool}"),
-            ("box", "b__echo", "box__b__{tool}"),
+            (
+                "box",
+                "shut__b__echo",
+                "No server of toolbox 'box' matches 'shut__b__echo'",
+            ),
+            ("box", "b__echo", form),
+            ("echo", "echo", form),
         ):
             arguments = {"toolbox_name": toolbox, "tool_name": tool_name}
             result = await client.call_tool("use_tool", arguments)
@@ -1252,9 +1360,26 @@ async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
             assert reason in text(result).removeprefix(prefix)
 
 
+async def test_an_unknown_toolbox_may_be_in_a_file_that_has_changed(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(configuration(a=MISSING)))
+    told = []
+    async with connected(config=workbench.find_config(path)) as client:
+        for changed in (1, 2**31):
+            os.utime(path, (changed, changed))
+            result = await client.call_tool("open_toolbox", {"toolbox_name": "new"})
+            told.append(text(result).partition("toolboxes: box")[2])
+    assert told[0] == "" and re.search("config.json has changed.*restart", told[1])
+
+
 # === MCP server =======================================================================
 
 INSTRUCTIONS = """\
+Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools. Toolboxes: \
+web, main
+
 Available Toolboxes:
 
 web (1 server)
@@ -1262,9 +1387,7 @@ web (1 server)
 
 main (2 servers)
   Description: Files, and ünïcode
-  Servers: b, a
-
-Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."""
+  Servers: b, a"""
 
 
 @MODES
@@ -1289,8 +1412,9 @@ async def test_the_two_tools_say_what_they_are_in_210_tokens() -> None:
     async with connected(config={"toolboxes": {"b": box, "ä a": box}}) as client:
         opening, using = dumped(await client.list_tools())["tools"]
     assert [opening["name"], using["name"]] == ["open_toolbox", "use_tool"]
-    harmless = {"destructiveHint": False, "idempotentHint": True}
-    assert DEFAULT_HINTS | opening["annotations"] == DEFAULT_HINTS | harmless
+    reading = {"destructiveHint": False, "idempotentHint": True, "readOnlyHint": True}
+    assert DEFAULT_HINTS | opening["annotations"] == DEFAULT_HINTS | reading
+    assert opening["_meta"] == using["_meta"] == {"anthropic/alwaysLoad": True}
     assert DEFAULT_HINTS | using.get("annotations", {}) == DEFAULT_HINTS
     names = opening["inputSchema"]["properties"]["toolbox_name"].pop("enum")
     assert names == ["b", "ä a"]
@@ -1331,6 +1455,38 @@ async def test_a_bad_call_is_an_error_that_helps() -> None:
                 await client.call_tool(name, {})
             assert caught.value.code == -32602
             assert caught.value.message.startswith(f"Tool '{name}' not found: ")
+
+
+async def test_keys_that_clients_add_are_ignored_unless_the_tool_has_them() -> None:
+    added = {"wait_for_previous": True, "task_progress": "- [ ] x", "context": {}}
+    schema = {"type": "object", "properties": {"task_progress": {}}}
+    tools = [
+        tool("echo"),
+        tool("plan", inputSchema=schema),
+        tool("odd"),
+    ]
+    async with connected(a=local(tools=tools)) as client:
+        assert not (await client.call_tool("open_toolbox", BOX | added)).is_error
+        for name, arguments, told in (
+            ("echo", {}, "{}"),
+            ("odd", {}, "{}"),
+            ("plan", {"x": 1}, '{"x": 1}'),
+            ("plan", {}, "put task_progress into `arguments`"),
+        ):
+            given = BOX | added | {"tool_name": f"box__a__{name}"}
+            result = await client.call_tool(
+                "use_tool", given | {"arguments": arguments}
+            )
+            assert told in text(result), name
+            assert result.is_error == told.startswith("put")
+
+
+async def test_what_nobody_thought_of_is_one_sentence(log: Logs) -> None:
+    zone = {"timezone": "/".join("a" * 1_000)}  # more folders than Python can look into
+    async with Client(workbench.create_toolbox_server(), mode="legacy") as client:
+        result = await client.call_tool("time", zone)
+    assert result.is_error and re.match("Tool 'time' failed: Recursion.*", text(result))
+    assert "Traceback" in log.text
 
 
 # === Messages =========================================================================
@@ -2916,6 +3072,8 @@ COMMAND_LINES = {
     "workbench-config.json --toolbox": (True, "expected no CONFIG.* with --toolbox"),
     "workbench-config.json --http 0": (True, "expected no CONFIG.* with .*--http"),
     "bad.json --login https://x": (True, "expected nothing but the URL with --login"),
+    "--read-only " + CALL + "}": (True, "declared read-only"),
+    "--toolbox --read-only": (True, "expected no .*--read-only with --toolbox"),
     "--toolbox --http 99999": (True, "PORT.* found 99999"),
 }
 
@@ -3016,7 +3174,7 @@ async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> No
     calls = [  # a tool and its arguments; the status, stdout, and what stderr tells
         ("box__s__result", json.dumps({"content": texts}), 0, "a é\nb\n", ""),
         ("box__s__result", json.dumps(text_result("no", isError=True)), 1, "", "no"),
-        ("no__s__x", "{}", 1, "", "Toolbox 'no' not found. Available toolboxes: box"),
+        ("s__x", "{}", 1, "", "Toolbox 's' not found. Available toolboxes: box. Use {"),
     ]
     config = workbench.parse_config(configuration(s=local()))
     for name, arguments, status, stdout, why in calls:

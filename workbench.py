@@ -112,9 +112,9 @@ EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
 EXIT_TIMEOUT = 2.85  # for the whole shutdown
 OUTPUT_TIMEOUT = 0.25  # for the remaining output of a process after its exit
 
-ANSWER_LIMIT = 20_000  # characters of an answer of `open_toolbox`
-TEXT_LIMIT = 1_000  # characters of one description, where an answer is too long
-NOTE_RESERVE = 150  # characters of the sentences about what an answer lacks
+ANSWER_LIMIT = 12_000  # characters of an answer of `open_toolbox`
+PART_LIMIT = 20_000  # characters of an answer for a part of a toolbox
+TEXT_LIMIT = 2_000  # characters of a server's instructions; clients cut there as well
 MAX_PAGES = 250  # of one `tools/list`; a server with more pages is looping
 
 # In this file, a name that begins with one underscore is used in its own section only.
@@ -190,6 +190,7 @@ class WorkbenchConfig:
     withheld: Mapping[str, str] = field(default_factory=dict)
     secrets: frozenset[str] = frozenset()
     source: str = ""  # where it came from, for messages
+    read_only: bool = False  # by `--read-only`: only such tools are seen and called
 
     def __post_init__(self) -> None:
         # A model needs the names of toolboxes and servers, so a name is no secret.
@@ -691,13 +692,26 @@ class DownstreamServer:
     server_name: str
     config: ServerConfig
     workbench: Workbench
+    introduced: bool = False  # a model has got the server's own instructions
 
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
         self.prefix = f"{self.toolbox_name}__{self.server_name}__"
-        # Until the first start, a connection that has ended stands in.
+        # A placeholder, so that `start` makes the first connection.
         self.connection = Connection(self.name, self.config, self.workbench.shared)
         self.connection.set_state(State.ENDED)
+
+    @property
+    def tools(self) -> dict[str, types.Tool]:
+        """By name, the tools that a model may see and call."""
+        tools = self.connection.tools
+        if self.workbench.config.read_only:
+            tools = {name: t for name, t in tools.items() if is_read_only(t)}
+        return tools
+
+    def matching(self, patterns: list[str], *tool: str) -> set[str]:
+        """The patterns that match this tool of the server, or may match any."""
+        return matching_patterns(patterns, self.toolbox_name, self.server_name, *tool)
 
     def start(self) -> Connection:
         """The current connection, or a new one if the current one has closed.
@@ -753,8 +767,11 @@ class DownstreamServer:
                     connection = await self.connect()
             if connection.state is not State.UP:
                 break
+            if tool in connection.tools.keys() - self.tools.keys():
+                raise ToolError(f"'{tool}' of '{self.name}' {_NOT_READ_ONLY}")
             if tool not in connection.tools:
-                near = find_nearest(full_name, [self])
+                names = [self.prefix + name for name in self.tools]
+                near = ", ".join(difflib.get_close_matches(full_name, names, cutoff=0))
                 raise ToolError(f"'{self.name}' has no tool '{tool}', nearest: {near}")
             # After `NotDelivered`, the connection is marked as closed. The second turn
             # of the loop makes a new one. Any other outcome leaves this method.
@@ -766,6 +783,9 @@ class DownstreamServer:
 Servers = list[DownstreamServer]
 # The keys of an answer of `open_toolbox` that are left out where they are empty.
 _OPTIONAL_KEYS = {"servers_failed", "servers_connecting", "note", "instructions"}
+_NOT_READ_ONLY = "is not declared read-only: it needs a workbench without --read-only"
+# The keys of a tool that are left in an answer that is too long, step by step.
+_LESS = ("name", "description", "arguments"), ("name", "arguments"), ("name",)
 
 
 @dataclass
@@ -777,17 +797,22 @@ class Workbench:
     task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
     # By name, the toolboxes whose servers were looked up. A server may start later.
     open_toolboxes: dict[str, Servers] = field(default_factory=dict)
-    # By toolbox and server, the instructions that an answer of `open_toolbox` had last.
-    sent: dict[str, JSON] = field(default_factory=lambda: defaultdict(dict))
+    # A file that was changed since then is not what is served.
+    began: float = field(default_factory=lambda: datetime.datetime.now().timestamp())
 
-    def servers_of(self, name: str) -> Servers:
+    def servers_of(self, name: str, advice: str = "") -> Servers:
         """The servers of a toolbox, without starting them.
 
-        Raises `ToolError` for a toolbox that is not configured.
+        Raises `ToolError`, with this advice, for a toolbox that is not configured.
         """
         if name not in self.config.toolboxes:
             names = ", ".join(self.config.toolboxes) or "none"
-            raise ToolError(f"Toolbox '{name}' not found. Available toolboxes: {names}")
+            text = f"Toolbox '{name}' not found. Available toolboxes: {names}{advice}"
+            with suppress(OSError):
+                if os.path.getmtime(self.config.source) > self.began:
+                    how = "the user has to restart the workbench"
+                    text += f". {self.config.source} has changed: {how}"
+            raise ToolError(text)
         if name not in self.open_toolboxes:
             self.open_toolboxes[name] = [
                 DownstreamServer(name, server, config, self)
@@ -810,8 +835,7 @@ class Workbench:
         more is waited for. Raises `ToolError`, also if all servers have failed.
         """
         began = anyio.current_time()
-        match = functools.partial(matching_patterns, patterns, toolbox)
-        servers = [s for s in self.servers_of(toolbox) if match(s.server_name)]
+        servers = [s for s in self.servers_of(toolbox) if s.matching(patterns)]
         settled: list[DownstreamServer] = []
 
         # These tasks run in the group `waiting` below. The first server that is up
@@ -837,57 +861,53 @@ class Workbench:
     def compose(self, toolbox: str, servers: Servers, patterns: list[str]) -> JSON:
         """The answer of `open_toolbox`: the state of these servers, and their tools.
 
-        An answer for the whole toolbox has the servers' own instructions each time. An
-        answer for patterns has them only if no earlier answer had them in full.
+        A server's own instructions come with each answer for the whole toolbox. With
+        one for patterns, they come if the answer has a tool of the server, and if no
+        earlier answer had them.
         """
-        up = [server for server in servers if server.connection.state is State.UP]
-        unmatched = set(patterns)
+        is_part = patterns != ["*"]
+        limit = PART_LIMIT if is_part else ANSWER_LIMIT
+        words = {server.server_name: own_words(server) for server in servers}
+        # The words of all servers get a third of the answer. Escapes may double that.
+        room = min(TEXT_LIMIT, limit // 3 // max(sum(map(bool, words.values())), 1))
+        quotes = {name: shorten(text, room) for name, text in words.items()}
         answer: JSON = {
             "toolbox": toolbox,
-            "description": self.config.toolboxes[toolbox].description,
-            "servers_connected": len(up),
+            "description": shorten(self.config.toolboxes[toolbox].description, 1_000),
+            "servers_connected": len(servers_in(State.UP, self.servers_of(toolbox))),
             "servers_failed": {},
-            "servers_connecting": [],
+            "servers_connecting": list(servers_in(State.STARTING, servers)),
             "note": "",
             "instructions": {},
             "tools": [],
         }
         for server in servers:
             name = server.server_name
-            connection = server.connection
-            if connection.state is State.STARTING:
-                answer["servers_connecting"].append(name)
-                # The server's tools are not known yet, so a pattern may match one.
-                unmatched -= matching_patterns(patterns, toolbox, name)
-            elif connection.state is not State.UP:
-                answer["servers_failed"][name] = connection.why_not_up()
-            else:
-                found = []
-                for tool in connection.tools.values():
-                    matched = matching_patterns(patterns, toolbox, name, tool.name)
-                    unmatched -= matched
-                    if matched:
-                        found.append(describe_tool(server, tool))
-                answer["tools"] += found
-                text = connection.session.instructions
-                is_new = bool(found) and text != self.sent[toolbox].get(name)
-                if text and (is_new or patterns == ["*"]):
-                    answer["instructions"][name] = text
-        answer["note"] = compose_note(answer, up, unmatched, patterns != ["*"])
-        if len(compact(answer)) > ANSWER_LIMIT:
-            shrink(answer)
-        # Instructions that were cut differ from the server's, so they are told again.
-        self.sent[toolbox] |= answer["instructions"]
+            if server.connection.state > State.UP:
+                answer["servers_failed"][name] = quotes[name]
+            elif server.connection.state is State.UP:
+                tools = describe_tools(server, patterns)
+                answer["tools"] += tools
+                is_new = bool(tools) and not server.introduced
+                if words[name] and (is_new or not is_part):
+                    answer["instructions"][name] = quotes[name]
+                    # A part tells again what was cut for want of room.
+                    is_whole = room >= min(TEXT_LIMIT, len(words[name]))
+                    server.introduced |= is_part or is_whole
+        answer["note"] = compose_note(answer, servers, patterns, quotes)
+        fit(answer, limit)
         return {k: v for k, v in answer.items() if v or k not in _OPTIONAL_KEYS}
 
     def find_server(self, toolbox: str, full_name: str) -> DownstreamServer:
         """The server of the toolbox whose tool has this name. Raises `ToolError`."""
-        for server in self.servers_of(toolbox):
+        form = "Use {toolbox}__{server}__{tool}"
+        servers = self.servers_of(toolbox, f". {form}")
+        for server in servers:
             if full_name.startswith(server.prefix):
                 return server
-        form = "a full name {toolbox}__{server}__{tool} of this toolbox; of all tools,"
-        near = find_nearest(full_name, self.all_servers())
-        raise ToolError(f"expected {form} nearest: {near}")
+        names = ", ".join(server.server_name for server in servers) or "none"
+        text = f"No server of toolbox '{toolbox}' matches '{full_name}'. {form}"
+        raise ToolError(f"{text}; its servers are {names}.")
 
 
 @asynccontextmanager
@@ -916,41 +936,63 @@ def matching_patterns(patterns: list[str], *names: str) -> set[str]:
     for pattern in patterns:
         # Missing parts are added on the left: `read_*` is `*__*__read_*`.
         parts = ["*", "*", *pattern.split("__", 2)][-3:]
-        if all(map(fnmatch.fnmatchcase, names, parts)):
+        if all(map(matches, names, parts)):
             found.add(pattern)
     return found
 
 
-def find_nearest(name: str, servers: Servers) -> str:
-    """The full names of these servers' tools that are most like this name.
-
-    For a server whose tools are not known, the form of their names is taken.
-    """
-    names = []
-    for server in servers:
-        names += [server.prefix + t for t in server.connection.tools or ["{tool}"]]
-    return ", ".join(difflib.get_close_matches(name, names, cutoff=0))
+def servers_in(state: State, servers: Servers) -> dict[str, DownstreamServer]:
+    """By name, those of the servers that are in this state."""
+    return {s.server_name: s for s in servers if s.connection.state is state}
 
 
-def compose_note(answer: JSON, up: Servers, unmatched: set[str], is_part: bool) -> str:
+def own_words(server: DownstreamServer) -> str:
+    """The server's words in an answer: a manual, a line, or why it is not up."""
+    connection = server.connection
+    if connection.state is State.STARTING:
+        return connection.last_line()
+    if connection.state is State.UP:
+        return connection.session.instructions or ""
+    return connection.why_not_up()
+
+
+def compose_note(
+    answer: JSON, servers: Servers, patterns: list[str], quotes: Mapping[str, str]
+) -> str:
     """The note of an answer: what is missing from it, and how to get it.
 
     For a part of a toolbox, the note has the total, so that the model can widen its
     search, and the patterns that matched nothing.
     """
     notes = []
-    starting = answer["servers_connecting"]
-    if is_part:
-        total = sum(len(server.connection.tools) for server in up)
-        names = ", ".join(server.server_name for server in up) or "no server"
+    up = servers_in(State.UP, servers)
+    starting = servers_in(State.STARTING, servers)
+    total = sum(len(server.tools) for server in up.values())
+    if patterns != ["*"]:
+        names = ", ".join(up) or "no server"
         notes.append(f"{len(answer['tools'])} of {total} tools of {names} match.")
+        unmatched = set(patterns)
+        for server in servers:
+            # If the tools of a server are not known, a pattern may match one.
+            for tool in [[name] for name in server.tools] or [[]]:
+                unmatched -= server.matching(patterns, *tool)
         if unmatched:
-            names = shorten(", ".join(sorted(unmatched)), TEXT_LIMIT)
-            notes.append(f"No tool matches {names}.")
+            names = ", ".join(sorted(unmatched))
+            notes.append(f"No tool matches {shorten(names, 1_000)}.")
+    hidden = sum(len(server.connection.tools) for server in up.values()) - total
+    if hidden:
+        notes.append(f"Left out by --read-only: {hidden} tools, not declared so.")
     if starting:
         again = "Call open_toolbox again to get their tools."
         notes.append(f"Still starting: {', '.join(starting)}. {again}")
+    for name in starting:
+        if quotes[name]:
+            notes.append(f"{name} wrote: {quotes[name]}")
     return " ".join(notes)
+
+
+def is_read_only(tool: types.Tool) -> bool:
+    return tool.annotations is not None and tool.annotations.read_only_hint is True
 
 
 def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
@@ -964,55 +1006,106 @@ def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
     }
     hints = tool.annotations or types.ToolAnnotations()
     # Only hints that differ from the protocol's default, and help a model, are listed.
-    if hints.read_only_hint is True:
+    if is_read_only(tool):
         entry["annotations"] = {"readOnlyHint": True}
     if hints.destructive_hint is False:
         entry.setdefault("annotations", {})["destructiveHint"] = False
     return entry
 
 
-def shrink(answer: JSON) -> None:
-    """Bring an answer of `open_toolbox` down to `ANSWER_LIMIT` characters, if possible.
+def describe_tools(server: DownstreamServer, patterns: list[str]) -> list[JSON]:
+    """The entries of those tools of the server that a pattern matches.
 
-    Long texts are cut first. Then the longest tools are reduced to a name and a short
-    description, and then to the name alone, which is never cut. The reduction stops as
-    soon as the answer fits. With two tools or more, the note says how to get the rest.
+    A tool whose schema is nested too deeply to be written as JSON is left out.
     """
-    tools = answer["tools"]
-    short_texts = answer["servers_failed"], answer["instructions"]
-    # All these texts together get a quarter of the answer, in equal shares. Escapes may
-    # double that to a half, and the tools need the rest.
-    limit = min(TEXT_LIMIT, ANSWER_LIMIT // 4 // max(sum(map(len, short_texts)), 1))
-    for texts in short_texts:
-        for name in texts:
-            texts[name] = shorten(texts[name], limit)
-    for entry in (answer, *tools):
-        entry["description"] = shorten(entry["description"], TEXT_LIMIT)
-    if len(tools) < 2:
-        return  # A tool that is asked for alone always comes with its schema.
-    excess = len(compact(answer)) + NOTE_RESERVE - ANSWER_LIMIT
-    for kept in ({"name", "description"}, {"name"}):
-        for tool in sorted(tools, key=lambda tool: len(compact(tool)), reverse=True):
-            if excess > 0:
-                excess -= len(compact(tool))
+    entries = []
+    for tool in server.tools.values():
+        if server.matching(patterns, tool.name):
+            entry = describe_tool(server, tool)
+            try:
+                # An entry is as deep in an answer.
+                compact({"tools": [entry]})
+                entries.append(entry)
+            except ValueError as error:
+                log.warning("%s: left out '%s': %s", server.name, tool.name, error)
+    return entries
+
+
+def fit(answer: JSON, limit: int) -> None:
+    """Bring an answer of `open_toolbox` down to `limit` characters, if possible.
+
+    The server whose tools are longest is listed: a line of description and the names of
+    the arguments stand for each tool. Then the next longest is listed, until the answer
+    fits. If that is not enough, the tools lose their descriptions, and then their
+    arguments, again one server after the other. A tool that is alone keeps its schema.
+    """
+    note = answer["note"]
+    by_server: dict[str, list[JSON]] = defaultdict(list)
+    for tool in answer["tools"]:
+        by_server[tool["source_server"]].append(tool)
+    sizes = {name: len(compact(tools)) for name, tools in by_server.items()}
+    for kept in _LESS:
+        for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            size = sum(sizes.values()) + len(compact(answer | {"tools": []}))
+            if size <= limit or len(answer["tools"]) < 2:
+                return
+            for tool in by_server[name]:
                 shorten_tool(tool, kept)
-                excess += len(compact(tool))
-    number = sum("inputSchema" not in tool for tool in tools)
-    lack = f"{number} of {len(tools)} tools are listed without inputSchema"
-    how = "Call open_toolbox with names of tools in 'tools' to get the rest."
-    answer["note"] = f"{answer['note']} Texts with … are cut; {lack}. {how}".strip()
+            sizes[name] = len(compact(by_server[name]))
+            listed = [n for n in by_server if "inputSchema" not in by_server[n][0]]
+            names = f"Only listed: {', '.join(listed)} (`?`: optional argument)."
+            how = "Call such a tool as it is where its arguments are clear, or get its"
+            how += " schema: call open_toolbox with its name in `tools`, such as"
+            example = by_server[name][0]["name"]
+            answer["note"] = f"{note} {names} {how} {example}".strip()
 
 
-def shorten_tool(tool: JSON, kept: set[str]) -> None:
-    """Leave only these keys of a tool, and of its description the first line.
-
-    At most 200 characters are left, with `…` if anything is missing.
-    """
-    whole = tool["description"].strip()
-    beginning = whole.partition("\n")[0][:200]
-    tool["description"] = shorten(whole, len(beginning))
-    for key in tool.keys() - kept:
+def shorten_tool(tool: JSON, kept: tuple[str, ...]) -> None:
+    """Leave only these keys, with 80 characters of the description's first line."""
+    if "inputSchema" in tool:
+        whole = tool["description"].strip()
+        line = whole.partition("\n")[0]
+        if line != whole or len(line) > 80:
+            line = f"{line[:79]}…"
+        tool["description"] = line
+        tool["arguments"] = list_arguments(tool["inputSchema"])
+    for key in tool.keys() - set(kept):
         del tool[key]
+
+
+def list_arguments(schema: JSON) -> str:
+    """The arguments of a tool as a text, such as `path, mode: a|b, limit?`.
+
+    `?` is behind the name of an optional one. A schema may have any form.
+    """
+    required = _typed(list, schema.get("required"))
+    arguments = []
+    for name, argument in _typed(dict, schema.get("properties")).items():
+        mark = "" if name in required else "?"
+        values = _find_values(argument)
+        if len(values) > 5:
+            values[5:] = ["…"]
+        arguments.append(f"{name}{mark}: {'|'.join(values)}".removesuffix(": "))
+    return ", ".join(arguments)
+
+
+def _find_values(schema: Any) -> list[str]:
+    """The values of an enumeration, also within a list or a union."""
+    if not isinstance(schema, dict):
+        return []
+    values = [*_typed(list, schema.get("enum"))]
+    if "const" in schema:
+        values.append(schema["const"])
+    texts = [compact(value).strip('"') for value in values]
+    unions = _typed(list, schema.get("anyOf")) + _typed(list, schema.get("oneOf"))
+    for part in [*unions, schema.get("items")]:
+        texts += _find_values(part)
+    return texts
+
+
+def _typed(kind: type, value: Any) -> Any:
+    """The value, or an empty one of this kind if its type is another."""
+    return value if isinstance(value, kind) else kind()
 
 
 def shorten(text: str, limit: int) -> str:
@@ -1061,9 +1154,9 @@ def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> OwnTool:
 def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
     """A low-level MCP server of these tools. The texts of their errors are masked.
 
-    A tool is called with the request's context and its validated arguments. A
-    `ToolError` becomes a result with `isError`. An `MCPError` is passed on, with its
-    data as they are.
+    A tool is called with the request's context and its validated arguments. An error
+    becomes a result with `isError`. Only an `MCPError` is passed on, with its data as
+    they are.
     """
     adapters = {tool.declaration.name: tool.adapter for tool in tools}
 
@@ -1085,6 +1178,12 @@ def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
             result = text_result(mask(explain(error)), is_error=True)
         except MCPError as error:
             raise MCPError(error.code, mask(error.message), error.data) from None
+        except Exception as error:
+            # The SDK would make an error of the protocol of it, which tells a model
+            # nothing.
+            log.debug("Tool '%s' failed", params.name, exc_info=True)
+            text = mask(f"Tool '{params.name}' failed: {error!r}")
+            result = text_result(text, is_error=True)
         # A 2026-07-28 client needs `resultType`; for others, the SDK takes it out.
         return {"resultType": "complete", **result}
 
@@ -1119,7 +1218,7 @@ def _as_list(value: Any) -> Any:
     return list(filter(None, patterns)) or ["*"]
 
 
-_Arguments = Annotated[JSON, BeforeValidator(_as_object), Field(default={})]
+_Object = Annotated[JSON, BeforeValidator(_as_object), Field(default={})]
 _Patterns = Annotated[list[str], BeforeValidator(_as_list), Field(default=["*"])]
 
 
@@ -1132,11 +1231,18 @@ def _begin_request(context: Any) -> Workbench:
     return workbench
 
 
-async def open_toolbox(context: Any, toolbox_name: str, tools: _Patterns) -> JSON:
+# Clients add keys of their own to the arguments of every tool. `**_` and `**more` take
+# these keys, and are not in the schemas.
+
+
+async def open_toolbox(
+    context: Any, /, toolbox_name: str, tools: _Patterns, **_: Any
+) -> JSON:
     """Start a toolbox's servers and get their tools with input schemas.
 
-    `tools`: names or patterns (* anywhere, several add up): read_* (any server),
-    slack__* (server slack), full names. Large toolboxes come partly without schemas.
+    `tools`: names or patterns (several add up), such as read_* (any server), slack__*
+    (server slack), work__slack__post_message (full name). Large toolboxes come partly
+    without schemas, which full names bring.
     """
     workbench = _begin_request(context)
     answer = await workbench.open(toolbox_name, tools, context.session.report_progress)
@@ -1150,7 +1256,7 @@ _ONE_HOP = re.compile(r"progressToken$|io\.modelcontextprotocol/")
 
 
 async def use_tool(
-    context: Any, toolbox_name: str, tool_name: str, arguments: _Arguments
+    context: Any, /, toolbox_name: str, tool_name: str, arguments: _Object, **more: Any
 ) -> JSON:
     """Call a tool, by its full name from open_toolbox, as its inputSchema asks."""
     workbench = _begin_request(context)
@@ -1162,6 +1268,12 @@ async def use_tool(
     place = f"Error executing tool '{tool_name}' in toolbox '{toolbox_name}'"
     try:
         server = workbench.find_server(toolbox_name, tool_name)
+        tool = server.tools.get(tool_name.removeprefix(server.prefix))
+        known = _typed(dict, tool and tool.input_schema.get("properties"))
+        # Models forget `arguments`. Without this error, the server would get none.
+        misplaced = ", ".join(sorted(known.keys() & more.keys()))
+        if misplaced and not arguments:
+            raise ToolError(f"put {misplaced} into `arguments`, not beside it")
         return await server.call(tool_name, params, on_progress)
     except (ToolError, ValueError) as error:
         # Like an invalid answer, arguments that are nested too deeply are a ValueError.
@@ -1179,27 +1291,37 @@ def instructions(config: WorkbenchConfig) -> str:
     """
     if not config.toolboxes:
         return f"No toolboxes configured. Add them to 'toolboxes' in {config.source}."
-    lines = ["Available Toolboxes:"]
+    # Some clients show their model this line alone.
+    how = "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
+    lines = [f"{how} Toolboxes: {', '.join(config.toolboxes)}"]
+    lines.append("\nAvailable Toolboxes:")
     for name, toolbox in config.toolboxes.items():
         noun = "server" if len(toolbox.servers) == 1 else "servers"
         lines.append(f"\n{name} ({len(toolbox.servers)} {noun})")
         lines.append(f"  Description: {toolbox.description}")
         if len(toolbox.servers) > 1:
             lines.append(f"  Servers: {', '.join(toolbox.servers)}")
-    lines.append("\nUse `open_toolbox` to connect to a toolbox, ")
-    return "\n".join(lines) + "then `use_tool` to invoke tools."
+    return "\n".join(lines)
 
 
 def meta_tools(config: WorkbenchConfig) -> list[OwnTool]:
     """The two meta-tools, with the names of the toolboxes in the schema."""
     opening = make_tool(open_toolbox, "Open Toolbox")
-    hints = types.ToolAnnotations(destructive_hint=False, idempotent_hint=True)
-    opening.declaration.annotations = hints
+    using = make_tool(use_tool, "Use Tool")
+    # Clients start the same servers themselves without a question.
+    opening.declaration.annotations = types.ToolAnnotations(
+        read_only_hint=True, destructive_hint=False, idempotent_hint=True
+    )
+    if config.read_only:
+        using.declaration.annotations = types.ToolAnnotations(read_only_hint=True)
     if config.toolboxes:
         # Many clients do not show the instructions, which have the names as well.
         properties = opening.declaration.input_schema["properties"]
         properties["toolbox_name"]["enum"] = list(config.toolboxes)
-    return [opening, make_tool(use_tool, "Use Tool")]
+    for tool in (opening, using):
+        # Claude Code would hide the tools behind a search, which models often omit.
+        tool.declaration.meta = {"anthropic/alwaysLoad": True}
+    return [opening, using]
 
 
 def create_server(config: WorkbenchConfig) -> Server[Any]:
@@ -1488,13 +1610,22 @@ class Connection:
         """Log a line of the server's output that is no message, and remember it."""
         text = self.shared.mask(line[:MASK_LIMIT].decode(errors="replace")).strip()
         if text:
-            self._output.append(text[:300])
+            # The address of a sign-in has several hundred characters.
+            self._output.append(text[:1_000])
             log.info("[%s] %s", self.name, text)
 
     def why_not_up(self, separator: str = "; ") -> str:
         """The reason why the server is not up, with its last lines of output."""
         reason = self._reason or "still starting, call again"
         return separator.join([reason, *self._output])
+
+    def last_line(self) -> str:
+        """The last line of output that has an address, or else the last line."""
+        last = ""
+        for line in self._output:
+            if "://" in line or "://" not in last:
+                last = line
+        return last
 
     async def run(self) -> None:
         """Start the server, keep the connection, and leave no process of its group.
@@ -1739,7 +1870,8 @@ class Connection:
             self._in_flight -= 1
             self._notify()
         if result.get("resultType") == "input_required":
-            raise ToolError("the server asks as in 2026-07-28, which is not passed on")
+            how = "(`input_required`), which the workbench cannot forward"
+            raise ToolError(f"this call needs input from the user {how}")
         # The SDK accepts any answer of a 2026-07-28 server that has a `resultType`.
         # `model_validate` raises what is wrong, and `result` stays as it is.
         types.CallToolResult.model_validate(result, by_name=False)
@@ -2880,13 +3012,16 @@ def parse_arguments() -> argparse.Namespace:
     either("--login", metavar="URL", help="sign in to a remote server")
     add("--toolbox", action="store_true", help="serve the built-in echo and time")
     add("--http", metavar="[HOST:]PORT", type=_http_address, help="... over HTTP")
+    add("--read-only", action="store_true", help="serve only read-only tools")
     add("--verbose", action="store_const", const=logging.DEBUG, help="log debug lines")
     add("--version", action="version", version=f"mcp-workbench {__version__}")
     options = parser.parse_args()
     is_toolbox = any((options.toolbox, options.http))
-    if is_toolbox and any((options.config, options.check, options.call)):
-        parser.error("expected no CONFIG, --check or --call with --toolbox or --http")
-    if options.login and any((options.config, is_toolbox)):
+    is_workbench = any((options.config, options.check, options.call, options.read_only))
+    if is_toolbox and is_workbench:
+        wrong = "CONFIG, --check, --call or --read-only"
+        parser.error(f"expected no {wrong} with --toolbox or --http")
+    if options.login and any((is_toolbox, is_workbench)):
         parser.error("expected nothing but the URL with --login")
     return options
 
@@ -2929,7 +3064,8 @@ def main() -> None:
         work = serve_stdio(create_toolbox_server(), on_end)
     else:
         try:
-            config = handler.config = find_config(options.config)
+            found = find_config(options.config)
+            config = handler.config = replace(found, read_only=options.read_only)
         except ConfigError as error:
             sys.exit(str(error))
         if options.check:
