@@ -1988,8 +1988,9 @@ def toolbox_app(bound_to: str) -> ASGIApp:
 # === Running ==========================================================================
 # The command line, stdin and stdout, the end of the process, and the log.
 
+_COLOURS = {"ok": 32, "FAILED": 31}  # green and red, as codes of a terminal
 _LOG_LINES = 1000  # that nobody has read; any further line is dropped
-REFUSAL_TIMEOUT = 5.0  # for a client to read why it is not served
+_REFUSAL_TIMEOUT = 5.0  # for a client to read why it is not served
 OnEnd = Callable[[], object]
 Work = Callable[[OnEnd], Awaitable[int | None]]
 
@@ -2019,10 +2020,9 @@ async def stdio_streams(on_end: OnEnd) -> AsyncIterator[Streams]:
     async def messages() -> Messages:
         while line := await received.get():
             match read_message(line):
-                case types.JSONRPCRequest(method="server/discover") as request:
+                case types.JSONRPCRequest(method="server/discover") as probe:
                     # The SDK would begin the newer era, and refuse `initialize` in it.
-                    code = types.METHOD_NOT_FOUND
-                    await send(refuse(request, code, "Method not found"))
+                    await send(refuse(probe, types.METHOD_NOT_FOUND, "No such method"))
                 case message if message:
                     yield SessionMessage(message)
         # At the end of stdin, the SDK cancels the calls in flight. If a remote server
@@ -2077,14 +2077,14 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
 
 
 async def refuse_client(why: str, on_end: OnEnd) -> int:
-    """Answer every request with this text, and end with status 1.
+    """Answer every request with this text, until the end of stdin. Returns status 1.
 
     Clients show the answer to `initialize`. If the process ended at once instead, they
-    would show "connection closed". The end comes with that of stdin, or is forced after
-    `REFUSAL_TIMEOUT`, because a client may keep a server that it cannot use.
+    would show "connection closed". A client may keep a server that it cannot use, so
+    the end is forced after `_REFUSAL_TIMEOUT`.
     """
     loop = asyncio.get_running_loop()
-    loop.call_later(REFUSAL_TIMEOUT - EXIT_TIMEOUT, on_end)
+    loop.call_later(_REFUSAL_TIMEOUT - EXIT_TIMEOUT, on_end)
     async with stdio_streams(on_end) as streams:
         async for item in streams:
             if isinstance(item.message, types.JSONRPCRequest):
@@ -2133,7 +2133,7 @@ def _short_name(server: DownstreamServer) -> str:
 
 
 async def _check_server(server: DownstreamServer) -> str:
-    """Start a server, print a line about it, and return its name if it is not ok."""
+    """Start a server and print a line about it; return its name if it has failed."""
     began = anyio.current_time()
     connection = server.start()
     await connection.reach(State.UP)
@@ -2153,17 +2153,19 @@ async def _check_server(server: DownstreamServer) -> str:
     width = max(len(_short_name(other)) for other in server.workbench.all_servers())
     start = f"{name:{width}}  {_coloured(verdict)} {seconds:6.1f} s"
     print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
-    return "" if verdict == "ok" else name
+    if verdict == "ok":
+        return ""
+    return name
 
 
 def _coloured(verdict: str) -> str:
     """The verdict in a column of its own, and on a terminal in colour."""
     column = f"{verdict:6}"
     # A terminal without TERM, such as the console of Windows, may print the codes.
-    is_plain = os.environ.get("TERM", "dumb") == "dumb" or os.environ.get("NO_COLOR")
-    if is_plain or not sys.stdout.isatty():
+    is_dumb = os.environ.get("TERM", "dumb") == "dumb"
+    if any((is_dumb, os.environ.get("NO_COLOR"), not sys.stdout.isatty())):
         return column
-    return f"\x1b[{32 if verdict == 'ok' else 31}m{column}\x1b[0m"
+    return f"\x1b[{_COLOURS[verdict]}m{column}\x1b[0m"
 
 
 async def _tell_progress(servers: Servers) -> None:
@@ -2233,8 +2235,8 @@ def _end_by_force(status: int) -> None:
     takes locks, which the interrupted code may hold.
 
     The processes are found by their `Popen` objects, and not by a list of ours. Such a
-    list would lack a process that has just been started, because asyncio connects the
-    pipes in several turns of the event loop before it hands over the process.
+    list would lack a process that has just been started: asyncio hands over a process
+    after several turns of the event loop, in which it connects the pipes.
     """
     sleep(EXIT_TIMEOUT)
     if sys.platform != "win32":
@@ -2407,8 +2409,8 @@ def main() -> None:
         work, status = functools.partial(refuse_client, str(error)), 1
     if is_serving and is_person:
         log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
-    # Until now, the lines of the log have been waiting. A person who is told of a file's
-    # problems gets no log lines around them.
+    # Until now, the lines of the log have been waiting, so that a person who is told of
+    # a file's problems gets no log lines around them.
     logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
     asyncio.run(run_until_end(work, status))
 
