@@ -3070,11 +3070,13 @@ COMMAND_LINES = {
     " --check": (True, "cannot be read"),  # an empty CONFIG
     "bad.json --check": (True, "^mcpServers.bad: expected"),  # and nothing is started
     "workbench-config.json --toolbox": (True, "expected no CONFIG.* with --toolbox"),
-    "workbench-config.json --http 0": (True, "expected no CONFIG.* with .*--http"),
+    "workbench-config.json --http 80": (True, "expected no CONFIG.* with .*--http"),
+    "--check --call x": (True, "--call.* not allowed with .*--check"),
     "bad.json --login https://x": (True, "expected nothing but the URL with --login"),
     "--read-only " + CALL + "}": (True, "declared read-only"),
     "--toolbox --read-only": (True, "expected no .*--read-only with --toolbox"),
     "--toolbox --http 99999": (True, "PORT.* found 99999"),
+    "--http 0": (True, "PORT.* found 0"),
 }
 
 
@@ -3100,28 +3102,148 @@ async def test_a_command_line_is_obeyed_or_refused(tmp_path: Path, notes: Path) 
     assert not noted_pids(notes)
 
 
-def test_a_check_into_a_closed_pipe_has_no_traceback(tmp_path: Path) -> None:
-    with Wire(tmp_path, "--check") as wire:
-        wire.process.stdout.close()
-        assert wire.process.wait(PATIENCE) == 1
-    assert "Traceback" not in (tmp_path / "stderr").read_text()
+def test_the_help_fits_a_screen(monkeypatch: Monkey, capsys: Capture) -> None:
+    monkeypatch.setattr(sys, "argv", ["workbench.py", "--help"])
+    with pytest.raises(SystemExit):
+        workbench.parse_arguments()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 23 and max(map(len, lines)) <= 80
+    for option in ("check", "call", "login", "toolbox", "http"):
+        *_, example = [line for line in lines if f"--{option}" in line]
+        assert "[" not in example and "  " not in example.strip()
+
+
+def test_what_reads_no_output_ends_it_quietly(tmp_path: Path) -> None:
+    """As `head` does."""
+    for options in (["--check"], ["--call", "box__good__echo"]):
+        with Wire(tmp_path, *options) as wire:
+            wire.process.stdout.close()
+            assert wire.process.wait(PATIENCE) == 1
+        said = (tmp_path / "stderr").read_text()
+        assert "Traceback" not in said
+        assert "ERROR" not in said or WINDOWS  # which names no broken pipe
+
+
+REFUSED = {"command": "x", "cwd": 1}
 
 
 @POSIX
 def test_a_person_at_a_terminal_is_told_what_it_waits_for(tmp_path: Path) -> None:
+    """Or why it does not wait."""
     ours, terminal = os.openpty()
-    with open(ours), open(terminal), Wire(tmp_path, stdio={"stdin": terminal}) as wire:
-        told = (tmp_path / "stderr").read_text
-        anyio.run(until, lambda: "--help" in told(), 20)
-        assert re.search("(?s)INFO Serving .*box.*client.*Ctrl-C.*--check", told())
-        wire.end("SIGTERM")
-        assert wire.process.wait(5) in (0, -signal.SIGTERM)  # it may not serve yet
+    told = (tmp_path / "stderr").read_text
+    streams = {"stdin": terminal}
+    with open(ours), open(terminal):
+        with Wire(tmp_path, stdio=streams) as wire:
+            anyio.run(until, lambda: "--help" in told(), 20)
+            assert re.search("(?s)INFO Serving .*box.*client.*Ctrl-C.*--check", told())
+            wire.end("SIGTERM")
+            assert wire.process.wait(5) in (0, -signal.SIGTERM)  # it may not serve yet
+        with Wire(tmp_path, stdio=streams, bad=REFUSED) as wire:
+            assert wire.process.wait(PATIENCE) == 1
+        assert re.fullmatch("/.*config.json:\n.*bad.cwd.*\n", told())
+
+
+def test_a_client_is_told_why_it_is_not_served(tmp_path: Path) -> None:
+    """Then all ends with the client's stdin, or five seconds later."""
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+    bad = {"bad": REFUSED}
+    with Wire(tmp_path / "a", **bad) as stays, Wire(tmp_path / "b", **bad) as wire:
+        for each in (stays, wire):
+            probe = each.begin("server/discover")
+            handshake = each.begin("initialize", **HANDSHAKE)
+            assert each.answer(probe)["error"]["code"] == -32601
+            error = each.answer(handshake)["error"]
+            assert error["code"] == -32602 and error["message"].count("\n") == 1
+            assert str(tmp_path) in error["message"] and "bad.cwd" in error["message"]
+        assert error["message"] in (tmp_path / "b/stderr").read_text()
+        wire.end("end of stdin")
+        assert wire.process.wait(2) == 1
+        assert stays.process.wait(7) == 1
+
+
+def bytes_in_pipe(descriptor: int) -> int:
+    import fcntl
+    import termios
+
+    count = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
+    return int.from_bytes(count, sys.byteorder)
+
+
+@POSIX
+@pytest.mark.parametrize("blocking", [True, False])
+def test_pipes_lose_no_part_of_an_answer(blocking: bool, tmp_path: Path) -> None:
+    """Without Python's buffer, a write may end early, as does one that may not block.
+
+    Here, it ends because the process is stopped meanwhile, as when a laptop sleeps.
+    """
+    (stdin, writing), (reading, stdout) = os.pipe(), os.pipe()
+    os.set_blocking(stdin, blocking)
+    os.set_blocking(stdout, blocking)
+    streams: Any = {"stdin": stdin, "stdout": stdout}
+    streams["env"] = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with Wire(tmp_path, stdio=streams, big=SERVERS["big"]) as wire:
+        os.close(stdin)
+        os.close(stdout)
+        wire.process.stdin = os.fdopen(writing, "wb")
+        wire.process.stdout = os.fdopen(reading, "rb")
+        wire.initialize()
+        call = wire.begin_use("big")
+        # There is more than a pipe holds, so the write has begun, and waits.
+        anyio.run(until, lambda: bytes_in_pipe(reading) >= 16_384)
+        wire.process.send_signal(signal.SIGSTOP)
+        os.waitpid(wire.process.pid, os.WUNTRACED)  # until it is stopped
+        wire.process.send_signal(signal.SIGCONT)
+        line = wire.process.stdout.readline()
+        assert json.loads(line)["id"] == call and len(line) > 1_000_000
+        wire.end("end of stdin")
+        assert wire.status() == 0
+
+
+@POSIX
+def test_a_hangup_that_nohup_has_ignored_stays_ignored(tmp_path: Path) -> None:
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Wire(tmp_path) as wire:
+        signal.signal(signal.SIGHUP, former)
+        wire.initialize().end("SIGHUP")
+        assert wire.use("good") == "{}"
+
+
+FAULT = """
+import asyncio, os, sys, workbench
+async def check(config):
+    asyncio.get_running_loop().call_soon(lambda: 1 / 0)
+    await asyncio.sleep(0)
+    raise LookupError("with " + os.environ["TOKEN"])
+workbench.check = check
+workbench.main()
+"""
+
+
+def test_verbose_logs_have_the_tracebacks_of_our_own_faults(tmp_path: Path) -> None:
+    entry = {"command": "x", "env": {"A": "${TOKEN}"}}
+    (tmp_path / "its.json").write_text(json.dumps({"mcpServers": {"s": entry}}))
+    env = {**os.environ, "TOKEN": "a secret token", "PYTHONPATH": str(ROOT)}
+    line = [sys.executable, "-c", FAULT, str(tmp_path / "its.json"), "--check"]
+    options: Any = {"env": env, "stderr": PIPE, "text": True}
+    quiet = subprocess.run(line, check=False, **options)
+    assert re.fullmatch(r".* ERROR with [*]{3}\n", quiet.stderr)
+    verbose = subprocess.run([*line, "--verbose"], check=False, **options)
+    for fault in ("ZeroDivisionError: ", r"LookupError: with [*]{3}\n"):
+        assert re.search(rf"Traceback(.*\n)+?\W*{fault}", verbose.stderr)
+    assert verbose.returncode == quiet.returncode == 1
+
+
+def reported(printed: str) -> dict[str, str]:
+    """What a check has printed about each server, by its name."""
+    return dict(re.findall(r"(?m)^(\S+) +((?:ok|FAILED) .*(?:\n    .*)*)", printed))
 
 
 async def test_check_starts_each_server_once_and_says_when_it_settles(
     tmp_path: Path, notes: Path, capsys: Capture, monkeypatch: Monkey, log: Logs
 ) -> None:
-    """And from ten seconds on, which ones are still starting."""
+    """And every ten seconds, which ones are still starting."""
     said = ""
     later = [0.0]
     clock = asyncio.get_running_loop()
@@ -3131,23 +3253,39 @@ async def test_check_starts_each_server_once_and_says_when_it_settles(
     bad = local(notes=notes, on={"start": die})
     good = local(tools=A_TOOLS) | {"toolFilters": ["*", "no_*"]}
     none = local(tools=A_TOOLS) | {"toolFilters": ["no_*"]}
-    config = configuration(slow=local(gate=gate), good=good, bad=bad, none=none)
+    wait = "os.write(2, b'visit x\\n')\n"
+    wait += f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
+    slow = local(on={"start": wait + "self.start(0)"}, tools=[tool("one")])
+    endless = {"command": "x" * 500}
+    config = configuration(slow=slow, good=good, bad=bad, none=none, endless=endless)
     checking = asyncio.ensure_future(workbench.check(workbench.parse_config(config)))
-    while "Still starting: box/slow\n" not in said:
-        await anyio.sleep(0.01)
-        said += capsys.readouterr().out
-        if re.search("(?s)good.*bad|bad.*good", said) and "box/none" in said:
-            later[0] = 10
+    for seconds in (10, 20):  # since the start
+        while len(reported(said)) < 4 or "visit x" not in log.text:
+            await anyio.sleep(0.01)
+            said += capsys.readouterr().out
+        later[0] = seconds
+        while said.count("\n1 still starting: box/slow: visit x\n") < seconds / 10:
+            await anyio.sleep(0.01)
+            said += capsys.readouterr().out
     gate.touch()
-    assert await checking == 1 and "box/slow  " in capsys.readouterr().out
+    assert await checking == 1
+    said += capsys.readouterr().out
+    told = reported(said)
+    assert re.match(r"ok +\d+\.\d s +1 tool  ", told["box/slow"])
+    assert re.match(r"ok +\d+\.\d s +2 tools ", told["box/good"])
     assert re.search("WARNING .*box/good.*no_[*]", log.text)
-    assert not re.search("box/none +ok", said)  # a misspelt pattern, most likely
-    failed = r"box/bad +FAILED +\d+\.\d s .*status 3.*\n +first words\n +last words\n"
-    assert re.search(failed, said) and len(noted_pids(notes)) == 1
-    assert re.search(r"box/good +ok .* 2 tools", said)
+    # A misspelt pattern, most likely.
+    assert re.match("FAILED .* toolFilters match none", told["box/none"])
+    failed = r"FAILED +\d+\.\d s .*status 3.*\n    first words\n    last words"
+    assert re.fullmatch(failed, told["box/bad"]) and len(noted_pids(notes)) == 1
+    assert len(told["box/endless"]) < 330
+    [names] = re.findall("(?m)^2 ok, 3 failed: (.*)$", said)
+    assert set(names.split(", ")) == {"box/bad", "box/none", "box/endless"}
 
 
-async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> None:
+async def test_check_tells_what_a_context_holds(
+    capsys: Capture, log: Logs, monkeypatch: Monkey
+) -> None:
     assert await workbench.check(workbench.parse_config({"mcpServers": {}})) == 1
     assert "No server" in capsys.readouterr().out
     tools = "[tool('x', **more), tool('filtered out')]"
@@ -3158,14 +3296,17 @@ async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> N
     its["description"] = "A box " * 1_000
     ourselves = {"command": sys.executable, "args": [workbench.__file__, "its.json"]}
     data = {"mcpServers": {"s": its, "ourselves": ourselves}}  # as a client's file
-    assert await workbench.check(workbench.parse_config(data)) == 0
-    server, *rest = capsys.readouterr().out.replace(",", "").splitlines()
-    assert re.match("s +ok .* 1 tools? ", server)  # its toolbox has the same name
-    [answer] = map(int, re.findall("([0-9]+) bytes", server))
-    own, opened, native = map(int, re.findall("([0-9]+) bytes", " ".join(rest)))
-    assert 6_600 < own < 7_500
-    assert opened == pytest.approx(own + answer, abs=200)
-    assert native == pytest.approx(10_050, abs=50)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    for no_color, shown in (("1", "ok    "), ("", "\x1b[32mok    \x1b[0m")):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        assert await workbench.check(workbench.parse_config(data)) == 0
+        server, summary, *rest = capsys.readouterr().out.replace(",", "").splitlines()
+        assert server.startswith(f"s  {shown} ")  # its toolbox has the same name
+        assert summary == "1 ok"
+    own, native, saved = map(int, re.findall("(-?[0-9]+) bytes", " ".join(rest)))
+    assert 6_600 < own < 7_800
+    assert native == pytest.approx(10_050, abs=50) and saved == native - own
     assert re.search("WARNING .*ourselves", log.text)
 
 
@@ -3385,7 +3526,7 @@ def test_every_file_option_and_key_of_the_readme_exists(
     usage = capsys.readouterr().out
     sections = dict(re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", README))
     named = set(re.findall(r"--\w+", sections["Command line"]))
-    assert named | {"--help"} == set(re.findall(r"(?m)^  .*?(--\w+)", usage))
+    assert named | {"--help"} == set(re.findall(r"--\w+", usage))
     table, _, others = sections["Configuration"].partition("Other clients' keys")
     keys = re.findall(r"(?m)^\| (`.*?) \|", table) + [others.partition(". ")[0]]
     known = dict.fromkeys(re.findall(r"`(\w+)`", " ".join(keys)))

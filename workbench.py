@@ -2,18 +2,27 @@
 # requires-python = ">=3.11"
 # dependencies = ["mcp>=2.3,<3"]
 # ///
-"""MCP Workbench puts many MCP servers, grouped into named toolboxes, behind two tools.
+"""MCP Workbench puts many MCP servers, in named toolboxes, behind two tools.
 
-`open_toolbox` starts a toolbox's servers and returns their tools. `use_tool` calls a
-tool by its full name, `{toolbox}__{server}__{tool}`.
+`open_toolbox` starts a toolbox's servers and returns their tools. `use_tool`
+calls a tool by its full name, `{toolbox}__{server}__{tool}`.
 
-    python workbench.py [CONFIG]                     serve the workbench over stdio
-    python workbench.py [CONFIG] --check             start every server, report on each
-    python workbench.py [CONFIG] --call NAME [JSON]  call one tool by its full name
-    python workbench.py --toolbox                    serve the built-in echo/time tools
-    python workbench.py --toolbox --http PORT        ... over HTTP
+  python workbench.py [CONFIG]            serve the workbench over stdio
+  python workbench.py [CONFIG] --check    start every server, report on each
+  python workbench.py [CONFIG] --call NAME [JSON]  call a tool by its full name
+  python workbench.py --login URL         sign in to a remote server
+  python workbench.py --toolbox           serve the built-in echo/time tools
+  --http [HOST:]PORT    with --toolbox: serve them over HTTP
+  --read-only           serve only tools that are declared read-only
+  --verbose             log more, among it the names of each server's tools
+  --version, --help     print the version, or this text
 
-Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, else a built-in demo.
+Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, else a demo.
+
+  python workbench.py ~/.cursor/mcp.json --check
+  python workbench.py config.json --call work__files__read '{"path": "a.txt"}'
+  python workbench.py --login https://mcp.example.com/mcp
+  python workbench.py --toolbox --http 8000
 """
 
 # The protocol has two eras. Up to 2025-11-25, a client begins with `initialize`, and a
@@ -2732,51 +2741,46 @@ def toolbox_app(bound_to: str) -> ASGIApp:
 # === Running ==========================================================================
 # The command line, stdin and stdout, the end of the process, and the log.
 
+_COLOURS = {"ok": 32, "FAILED": 31}  # green and red, as codes of a terminal
 _LOG_LINES = 1000  # that nobody has read; any further line is dropped
+_REFUSAL_TIMEOUT = 5.0  # for a client to read why it is not served
 OnEnd = Callable[[], object]
-Work = Awaitable[int | None]
+Work = Callable[[OnEnd], Awaitable[int | None]]
 
 
-async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
-    """Serve over stdin and stdout, and return when one of them is closed.
+@asynccontextmanager
+async def stdio_streams(on_end: OnEnd) -> AsyncIterator[Streams]:
+    """The client's messages on stdin, and the way to its stdout.
 
-    A stdout that is closed is noticed at the next write.
-
-    `on_end` is called as soon as the end is known, before the server is stopped, maybe
-    more than once, and maybe by another thread.
+    `on_end` is called as soon as one of them is closed, maybe more than once, and maybe
+    by another thread. Then the block is cancelled. A stdout that is closed is noticed
+    at the next write.
 
     Two threads read and write. The reader notices the end of stdin even while the event
     loop is busy, though not during the parsing of one message. The writer alone waits
     for a client that does not read stdout: if `send` waited, so would everything that
-    sends, even the shutdown. At the end, `tasks` waits for `write`, which ends with the
-    empty line. The SDK's own stdio streams are not used, because they cannot be left
-    before the end of stdin.
-
-    At the end of stdin, the SDK cancels the calls in flight. If a remote server does
-    not answer, the SDK tries for seconds to tell it of that. So a moment later,
-    everything is cancelled, and all other servers are stopped meanwhile.
+    sends, even the shutdown. When the block is left, `tasks` waits for `write`, which
+    ends with the empty line. The SDK's own stdio streams are not used, because they
+    cannot be left before the end of stdin.
     """
     loop = asyncio.get_running_loop()
     received: asyncio.Queue[bytes] = asyncio.Queue()
     unsent: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    error = types.ErrorData(code=types.METHOD_NOT_FOUND, message="Method not found")
 
-    def read() -> None:
-        with suppress(OSError):
-            for line in sys.stdin.buffer:
-                loop.call_soon_threadsafe(received.put_nowait, line)
-        on_end()
-        loop.call_soon_threadsafe(received.put_nowait, b"")
+    def receive(line: bytes) -> None:
+        loop.call_soon_threadsafe(received.put_nowait, line)
 
     async def messages() -> Messages:
         while line := await received.get():
             match read_message(line):
-                case types.JSONRPCRequest(id=its_id, method="server/discover"):
+                case types.JSONRPCRequest(method="server/discover") as probe:
                     # The SDK would begin the newer era, and refuse `initialize` in it.
-                    refusal = types.JSONRPCError(jsonrpc="2.0", id=its_id, error=error)
-                    await send(SessionMessage(refusal))
+                    await send(refuse(probe, types.METHOD_NOT_FOUND, "No such method"))
                 case message if message:
                     yield SessionMessage(message)
+        # At the end of stdin, the SDK cancels the calls in flight. If a remote server
+        # does not answer, the SDK tries for seconds to tell it of that. Without this
+        # timer, no other server would be stopped meanwhile.
         loop.call_later(0.05, tasks.cancel_scope.cancel)
 
     async def send(item: SessionMessage) -> None:
@@ -2787,14 +2791,22 @@ async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
         on_end()
         tasks.cancel_scope.cancel()
 
-    _thread.start_new_thread(read, ())
+    _thread.start_new_thread(_read_stdin, (receive, on_end))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(write)
-        streams = Streams(messages(), send)
         try:
-            await server.run(streams, streams, server.create_initialization_options())
+            yield Streams(messages(), send)
         finally:
             unsent.put(b"")
+
+
+def _read_stdin(receive: Callable[[bytes], None], on_end: OnEnd) -> None:
+    """Hand on each line of stdin, and an empty one at its end."""
+    with suppress(OSError):
+        for line in sys.stdin.buffer:
+            receive(line)
+    on_end()
+    receive(b"")
 
 
 def _write_stdout(lines: queue.SimpleQueue[bytes]) -> None:
@@ -2803,6 +2815,34 @@ def _write_stdout(lines: queue.SimpleQueue[bytes]) -> None:
         while line := lines.get():
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
+
+
+def refuse(request: types.JSONRPCRequest, code: int, why: str) -> SessionMessage:
+    """The error that answers this request."""
+    error = types.ErrorData(code=code, message=why)
+    return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=request.id, error=error))
+
+
+async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
+    """Serve over stdin and stdout, and return when one of them is closed."""
+    async with stdio_streams(on_end) as streams:
+        await server.run(streams, streams, server.create_initialization_options())
+
+
+async def refuse_client(why: str, on_end: OnEnd) -> int:
+    """Answer every request with this text, until the end of stdin. Returns status 1.
+
+    Clients show the answer to `initialize`. If the process ended at once instead, they
+    would show "connection closed". A client may keep a server that it cannot use, so
+    the end is forced after `_REFUSAL_TIMEOUT`.
+    """
+    loop = asyncio.get_running_loop()
+    loop.call_later(_REFUSAL_TIMEOUT - EXIT_TIMEOUT, on_end)
+    async with stdio_streams(on_end) as streams:
+        async for item in streams:
+            if isinstance(item.message, types.JSONRPCRequest):
+                await streams.send(refuse(item.message, types.INVALID_PARAMS, why))
+    return 1
 
 
 async def serve_http(host: str, port: int) -> None:
@@ -2818,65 +2858,105 @@ async def serve_http(host: str, port: int) -> None:
 
 
 async def check(config: WorkbenchConfig) -> int:
-    """Start all servers side by side, and print a line for each.
+    """Start all servers side by side, and print a line for each as it settles.
 
-    Returns the exit status: 1 if a server has failed, if one has `toolFilters` and
-    offers no tool, or if there is no server.
+    Returns the exit status: 1 if a server has failed, if the `toolFilters` of one match
+    none of its tools, or if there is no server.
     """
     async with running_workbench(config) as workbench:
-        results = await asyncio.gather(*map(_check_server, workbench.all_servers()))
-        if any(results):
+        servers = workbench.all_servers()
+        if not servers:
+            print(f"No server is configured in {config.source}.")
+            return 1
+        workbench.task_group.start_soon(_tell_progress, servers)
+        results = await asyncio.gather(*map(_check_server, servers))
+        failed = [name for name in results if name]
+        summary = f"{len(servers) - len(failed)} ok"
+        if failed:
+            summary += f", {len(failed)} failed: {', '.join(failed)}"
+        print(summary)
+        if len(failed) < len(servers):
             _print_context(workbench)
-    if not results:
-        print(f"No server is configured in {config.source}.")
-        return 1
-    return int(not all(results))
+    return int(bool(failed))
 
 
-async def _check_server(server: DownstreamServer) -> bool:
-    """Start a server and print a line about it; return whether the verdict is ok."""
-    connection = server.start()
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    late = loop.call_later(10, print, f"Still starting: {server.name}")
-    await connection.reach(State.UP)
-    late.cancel()
-    verdict = "FAILED"
-    if connection.state is not State.UP:
-        text = connection.why_not_up(separator="\n    ")
-    elif not connection.tools and server.config.tool_filters != ["*"]:
-        text = "its filters offer no tool of this server"
-    else:
-        verdict = "ok"
-        answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
-        text = f"{len(connection.tools):3} tools  {_cost(compact(answer))}"
+def _short_name(server: DownstreamServer) -> str:
     # In another client's file, each server is a toolbox of its own name.
-    name = server.name.removeprefix(f"{server.server_name}/")
-    print(f"{name:20} {verdict:7} {loop.time() - began:5.1f} s  {text}")
-    return verdict == "ok"
+    return server.name.removeprefix(f"{server.server_name}/")
+
+
+async def _check_server(server: DownstreamServer) -> str:
+    """Start a server and print a line about it; return its name if it has failed."""
+    began = anyio.current_time()
+    connection = server.start()
+    await connection.reach(State.UP)
+    seconds = anyio.current_time() - began
+    # The first line is the reason, and the others are the server's output.
+    lines = connection.why_not_up("\n").split("\n")
+    verdict = "FAILED"
+    if connection.state is State.UP:
+        lines = ["its toolFilters match none of its tools"]
+        if connection.tools or server.config.tool_filters == ["*"]:
+            verdict = "ok"
+            answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
+            noun = "tool " if len(connection.tools) == 1 else "tools"
+            size = len(compact(answer).encode())
+            lines = [f"{len(connection.tools):4} {noun} {_cost(size)}"]
+    name = _short_name(server)
+    width = max(len(_short_name(other)) for other in server.workbench.all_servers())
+    start = f"{name:{width}}  {_coloured(verdict)} {seconds:6.1f} s"
+    print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
+    if verdict == "ok":
+        return ""
+    return name
+
+
+def _coloured(verdict: str) -> str:
+    """The verdict in a column of its own, and on a terminal in colour."""
+    column = f"{verdict:6}"
+    # A terminal without TERM, such as the console of Windows, may print the codes.
+    is_dumb = os.environ.get("TERM", "dumb") == "dumb"
+    if any((is_dumb, os.environ.get("NO_COLOR"), not sys.stdout.isatty())):
+        return column
+    return f"\x1b[{_COLOURS[verdict]}m{column}\x1b[0m"
+
+
+async def _tell_progress(servers: Servers) -> None:
+    """Print every ten seconds which servers are still starting, with their last lines.
+
+    A server that waits for a person to sign in has written the address there.
+    """
+    while True:
+        await anyio.sleep(10)
+        waits = []
+        for server in servers:
+            if server.connection.state is State.STARTING:
+                _, *output = server.connection.why_not_up("\n").split("\n")
+                waits.append(": ".join([_short_name(server), *output[-1:]]))
+        if waits:
+            print(f"{len(waits)} still starting: {'; '.join(waits)}")
 
 
 def _print_context(workbench: Workbench) -> None:
-    """Print what the model's context holds with the workbench, and without."""
+    """Print what a model's context holds with the workbench, and without."""
     own = [tool.declaration for tool in meta_tools(workbench.config)]
-    before = opened = _definitions(own) + instructions(workbench.config)
-    for name in workbench.config.toolboxes:
-        opened += compact(workbench.compose(name, workbench.servers_of(name), ["*"]))
+    before = len(_definitions(own) + instructions(workbench.config).encode())
     tools = [t for s in workbench.all_servers() for t in s.connection.tools.values()]
-    print(f"Model context: {_cost(before)} before anything is opened,")
-    print(f"{_cost(opened)} with everything opened,")
-    print(f"{_cost(_definitions(tools))} natively, with {len(tools)} tools")
+    natively = len(_definitions(tools))
+    print("A model's context holds:")
+    print(f"{_cost(before)} before anything is opened")
+    print(f"{_cost(natively)} natively, if all {len(tools)} tools are loaded at once")
+    print(f"{_cost(natively - before)} saved")
 
 
-def _definitions(tools: list[types.Tool]) -> str:
+def _definitions(tools: list[types.Tool]) -> bytes:
     """The parts of tools' declarations that clients pass on to a model."""
     sent = {"__all__": {"name", "description", "input_schema"}}
-    return to_json(tools, include=sent).decode()
+    return to_json(tools, include=sent)
 
 
-def _cost(text: str) -> str:
-    size = len(text.encode())
-    return f"{size:,} bytes (about {size // 4:,} tokens)"
+def _cost(size: int) -> str:
+    return f"{size:9,} bytes (about {size // 4:,} tokens)"
 
 
 async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
@@ -2920,38 +3000,38 @@ async def log_in(url: str) -> int:
 
 
 def _end_by_force(status: int) -> None:
-    """Kill the groups of all processes, and exit, after `EXIT_TIMEOUT` seconds.
+    """After `EXIT_TIMEOUT` seconds, kill the group of every child process, and exit.
 
     This function runs in a thread, because the event loop may be busy with large
     answers. A signal handler starts that thread with `_thread`: `threading.Thread`
     takes locks, which the interrupted code may hold.
+
+    The processes are found by their `Popen` objects, and not by a list of ours. Such a
+    list would lack a process that has just been started: asyncio hands over a process
+    after several turns of the event loop, in which it connects the pipes.
     """
     sleep(EXIT_TIMEOUT)
     if sys.platform != "win32":
-        # A process may run before its `ServerProcess` knows it, because asyncio needs
-        # several turns of the event loop to connect the pipes. `Popen` exists at once,
-        # but has no `pid` before its process is there.
         for process in gc.get_objects():
             if type(process) is subprocess.Popen:
+                # A `Popen` has no `pid` before its process is there.
                 with suppress(OSError, TypeError, AttributeError):
                     os.killpg(process.pid, signal.SIGKILL)
     os._exit(status)
 
 
-async def run_until_end(work: Work, status: int, on_end: OnEnd) -> None:
-    """Await the work, or stop it at a signal. Then end the process.
+async def run_until_end(work: Work, status: int) -> None:
+    """Do the work, or stop it at a signal. Then end the process.
 
     The exit status is the result of the work, 1 after an error, or `status` if the work
-    was stopped. A signal calls `on_end`, which starts the countdown. Over HTTP, uvicorn
-    takes SIGINT and SIGTERM, and limits its own shutdown.
+    was stopped. The work is given `on_end`, which starts the countdown. A signal calls
+    `on_end` as well. Over HTTP, uvicorn takes SIGINT and SIGTERM, and limits its own
+    shutdown.
 
     The process ends with `os._exit`, because Python would wait for threads, such as one
     that looks up a name, and could not close stdin, which a thread reads.
     """
-    # The threads that read stdin and write stdout need the interpreter's lock. Beside a
-    # server that writes without end, the event loop lets go of it only for moments that
-    # are too short for them. After this time, in seconds, the loop has to hand it over.
-    sys.setswitchinterval(0.0001)
+    on_end = functools.partial(_thread.start_new_thread, _end_by_force, (status,))
     loop = asyncio.get_running_loop()
     scope = anyio.CancelScope()
 
@@ -2960,16 +3040,21 @@ async def run_until_end(work: Work, status: int, on_end: OnEnd) -> None:
         loop.call_soon_threadsafe(scope.cancel)
 
     # The handlers stay until the end, because a second signal must not stop the
-    # cleanup. A closed terminal sends SIGHUP, which Windows lacks.
-    hangup = getattr(signal, "SIGHUP", signal.SIGTERM)
-    for number in (signal.SIGINT, signal.SIGTERM, hangup):
-        signal.signal(number, stop)
+    # cleanup. A closed terminal sends SIGHUP, unless `nohup` has it ignored.
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, stop)
     try:
         with scope:
-            status = await work or 0
-    except Exception as error:  # noqa: BLE001
+            status = await work(on_end) or 0
+    except* BrokenPipeError:
+        # A reader such as `head` has closed stdout, and wants no more.
+        status = 1
+    except* Exception as error:
         # An error that left this function would end the process without `os._exit`.
         log.error("%s", explain(error))
+        log.debug("The error above:", exc_info=True)
         status = 1
     # Not `logging.shutdown`, which would wait for a thread that writes to stderr.
     logging.root.handlers[0].flush()
@@ -3001,20 +3086,23 @@ def parse_arguments() -> argparse.Namespace:
 
     Ends the program if options do not go together.
     """
-    as_it_is = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_it_is)
+    usage = "%(prog)s [CONFIG] [OPTION...], see --help"
+    parser = argparse.ArgumentParser(usage=usage, add_help=False)
+    # The help is the docstring of this file, as it is.
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     either = parser.add_mutually_exclusive_group().add_argument
     # `Path` turns an empty CONFIG into the current folder, which cannot be read.
-    add("config", nargs="?", type=Path, metavar="CONFIG", help="a configuration file")
-    either("--check", action="store_true", help="start every server, report on each")
-    either("--call", nargs="+", metavar=("NAME", "JSON"), help="call one tool")
-    either("--login", metavar="URL", help="sign in to a remote server")
-    add("--toolbox", action="store_true", help="serve the built-in echo and time")
-    add("--http", metavar="[HOST:]PORT", type=_http_address, help="... over HTTP")
-    add("--read-only", action="store_true", help="serve only read-only tools")
-    add("--verbose", action="store_const", const=logging.DEBUG, help="log debug lines")
+    add("config", nargs="?", type=Path, metavar="CONFIG")
+    either("--check", action="store_true")
+    either("--call", nargs="+", metavar=("NAME", "JSON"))
+    either("--login", metavar="URL")
+    add("--toolbox", action="store_true")
+    add("--http", metavar="[HOST:]PORT", type=_http_address)
+    add("--read-only", action="store_true")
+    add("--verbose", action="store_const", const=logging.DEBUG)
     add("--version", action="version", version=f"mcp-workbench {__version__}")
+    add("--help", "-h", action="version", version=__doc__)
     options = parser.parse_args()
     is_toolbox = any((options.toolbox, options.http))
     is_workbench = any((options.config, options.check, options.call, options.read_only))
@@ -3029,58 +3117,85 @@ def parse_arguments() -> argparse.Namespace:
 def _http_address(text: str) -> tuple[str, int]:
     """The host and the port of `[HOST:]PORT`."""
     host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"expected [HOST:]PORT, found {text}")
+    if not port.isdecimal() or not 1 <= int(port) <= 65535:
+        how = f"expected [HOST:]PORT, with a port from 1 to 65535, found {text}"
+        raise argparse.ArgumentTypeError(how)
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def set_up_process() -> None:
+    """Set what holds for the whole process: its streams, threads and garbage."""
+    if sys.platform != "win32":
+        # A client may hand over pipes that do not block. A stdin without input would
+        # count as ended, and what does not fit into stdout would be lost.
+        with suppress(OSError):
+            os.set_blocking(0, True)
+            os.set_blocking(1, True)
+    # With PYTHONUNBUFFERED, the `sys.stdout` of Python would have no buffer. A write
+    # may then write a part, and the rest of an answer would be lost. Each line is
+    # written at once, because `os._exit` would lose it.
+    sys.stdout = os.fdopen(1, "w", 1, "utf-8", "replace", closefd=False)
+    cast(Any, sys.stderr).reconfigure(encoding="utf-8", errors="replace")
+    # The threads that read stdin and write stdout need the interpreter's lock. Beside a
+    # server that writes without end, the event loop lets go of it only for moments that
+    # are too short for them. After this time, in seconds, the loop has to hand it over.
+    sys.setswitchinterval(0.0001)
+    # Parsing a large message makes many objects, and no garbage. Python 3.11 would
+    # search them so often that parsing takes seconds, while no other thread can run.
+    gc.set_threshold(20_000)
+
+
+def choose_work(options: argparse.Namespace, handler: _MaskedLog) -> Work:
+    """What the command line asks for. Raises `ConfigError`."""
+    if options.http:
+        return lambda _: serve_http(*options.http)
+    if options.toolbox:
+        return functools.partial(serve_stdio, create_toolbox_server())
+    if options.login:
+        return lambda _: log_in(options.login)
+    found = find_config(options.config)
+    config = handler.config = replace(found, read_only=options.read_only)
+    if options.check:
+        return lambda _: check(config)
+    if options.call:
+        return lambda _: call_once(config, *options.call)
+    names = ", ".join(config.toolboxes) or "no toolbox"
+    log.info("Serving %s: %s", names, config.source)
+    return functools.partial(serve_stdio, create_server(config))
 
 
 def main() -> None:
     """Do what the command line asks for, and end the process."""
-    # Each line is written at once, because `os._exit` would lose it.
-    for stream in cast(Any, (sys.stdout, sys.stderr)):
-        stream.reconfigure(encoding="utf-8", errors="replace", line_buffering=True)
+    set_up_process()
     options = parse_arguments()
+    # The servers inherit the environment, and a file may name its variables.
     restore_environment()
+    is_serving = not any((options.check, options.call, options.login))
+    is_person = os.isatty(0)
     handler = _MaskedLog(queue.Queue(_LOG_LINES))
-    listener = logging.handlers.QueueListener(handler.queue, logging.StreamHandler())
     logging.raiseExceptions = False  # a full queue is no error
     form = "%(asctime)s %(levelname)s %(message)s"
-    # Other loggers but uvicorn's are silent, because the SDK logs shortened messages of
-    # servers. A secret that was cut is not found, and so not masked.
+    # Other loggers are silent, because the SDK logs shortened messages of servers. A
+    # secret that was cut is not found, and so not masked. `serve_http` lets uvicorn's
+    # warnings through, and `--verbose` the tracebacks of the event loop.
     logging.basicConfig(format=form, handlers=[handler], level=logging.CRITICAL + 1)
-    is_serving = not any((options.check, options.call, options.login))
     log.setLevel(options.verbose or (logging.INFO if is_serving else logging.WARNING))
-    # Parsing a large message makes many objects, and no garbage. Python 3.11 would
-    # search them so often that parsing takes seconds, while no other thread can run.
-    gc.set_threshold(20_000)
+    if options.verbose:
+        logging.getLogger("asyncio").setLevel(logging.ERROR)
     status = int(not is_serving)  # of work that was stopped
-    on_end = functools.partial(_thread.start_new_thread, _end_by_force, (status,))
-    work: Work
-    if options.login:
-        work = log_in(options.login)
-    elif options.http:
-        work = serve_http(*options.http)
-    elif options.toolbox:
-        work = serve_stdio(create_toolbox_server(), on_end)
-    else:
-        try:
-            found = find_config(options.config)
-            config = handler.config = replace(found, read_only=options.read_only)
-        except ConfigError as error:
+    try:
+        work = choose_work(options, handler)
+    except ConfigError as error:
+        if is_person or not is_serving:
             sys.exit(str(error))
-        if options.check:
-            work = check(config)
-        elif options.call:
-            work = call_once(config, *options.call)
-        else:
-            log.info("Serving %s: %s", list(config.toolboxes), config.source)
-            work = serve_stdio(create_server(config), on_end)
-    if is_serving and os.isatty(0):
+        log.error("%s", error)
+        work, status = functools.partial(refuse_client, str(error)), 1
+    if is_serving and is_person:
         log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
-    # Until now, the lines of the log have been waiting. A file that is refused ends the
-    # program before, so that its problems are printed without log lines around them.
-    listener.start()
-    asyncio.run(run_until_end(work, status, on_end))
+    # Until now, the lines of the log have been waiting, so that a person who is told of
+    # a file's problems gets no log lines around them.
+    logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
+    asyncio.run(run_until_end(work, status))
 
 
 if __name__ == "__main__":
