@@ -3459,15 +3459,20 @@ def test_each_entry_of_the_readme_can_be_pasted_whole(
     path = tmp_path / f"file.{kind}"
     for block in fenced(kind):
         path.write_text(block, "utf-8")
-        [(name, box)] = workbench.find_config(str(path)).toolboxes.items()
-        if kind == "jsonc":
-            assert name == "project" and not log.messages
-        else:
-            *_, program, config = box.servers["workbench"].args
-            assert program.endswith("workbench.py") and config.endswith("config.json")
+        for name, box in workbench.find_config(str(path)).toolboxes.items():
+            if kind == "jsonc":
+                assert name == "project" and not log.messages
+            else:
+                arguments = " ".join(box.servers[name].args)
+                assert "/path/workbench.py /path/config.json" in arguments
         if kind == "json":
             assert json.loads(block)  # some clients allow no comments
-    for command in fenced("sh")[2].splitlines():
+    [(its_json, others)] = re.findall(r"(?s)add-json .*?'(.*)'\n(.*)", fenced("sh")[2])
+    assert json.loads(its_json)["args"] == [
+        "run",
+        *"/path/workbench.py /path/config.json".split(),
+    ]
+    for command in others.splitlines():
         assert command.endswith(" uv run /path/workbench.py /path/config.json")
 
 
@@ -3529,9 +3534,10 @@ def test_every_file_option_and_key_of_the_readme_exists(
     assert named | {"--help"} == set(re.findall(r"--\w+", usage))
     table, _, others = sections["Configuration"].partition("Other clients' keys")
     keys = re.findall(r"(?m)^\| (`.*?) \|", table) + [others.partition(". ")[0]]
-    known = dict.fromkeys(re.findall(r"`(\w+)`", " ".join(keys)))
-    assert len(known) == 18
-    workbench.parse_config({"mcpServers": {"s": known | {"command": "x"}}})
+    for key in re.findall(r"`(\w+)`", " ".join(keys)):
+        # A key that is known has a type; others would only be warned about.
+        with pytest.raises(workbench.ConfigError, match=key):
+            workbench.parse_config({"mcpServers": {"s": {"command": "x", key: 1.5}}})
     example = ROOT / "workbench-config.example.json"
     assert list(workbench.find_config(str(example)).toolboxes) == ["project", "web"]
     assert not log.messages
