@@ -50,7 +50,6 @@ import inspect
 import ipaddress
 import json
 import logging.handlers
-import math
 import os
 import queue
 import re
@@ -90,7 +89,6 @@ try:
     from mcp.server.sse import SseServerTransport
     from mcp.shared import auth
     from mcp.shared.dispatcher import ProgressFnT
-    from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
     from mcp.shared.message import SessionMessage
     from mcp_types.methods import validate_server_result
     from pydantic import AnyUrl, BeforeValidator, Field, TypeAdapter
@@ -1500,24 +1498,6 @@ class Shared:
     log_level: types.LoggingLevel = "debug"  # the lowest that the client wants to see
 
 
-class _Dispatcher(JSONRPCDispatcher[Any]):
-    """Sends requests for a session, which sees their results after `repair`.
-
-    `ClientSession` checks each result by itself, and refuses it whole.
-    """
-
-    def __init__(self, streams: Streams, repair: Callable[[str, JSON], None]) -> None:
-        super().__init__(streams, streams)
-        self._repair = repair
-
-    async def send_raw_request(
-        self, method: str, params: Any, opts: Any = None, **more: Any
-    ) -> JSON:
-        result = await super().send_raw_request(method, params, opts, **more)
-        self._repair(method, result)
-        return result
-
-
 @dataclass(eq=False, repr=False)
 class Transport(AbstractAsyncContextManager[Streams]):
     """The way to a server: what both kinds of transports are given.
@@ -1630,11 +1610,9 @@ class Connection:
 
     def last_line(self) -> str:
         """The last line of output that has an address, or else the last line."""
-        last = ""
-        for line in self._output:
-            if "://" in line or "://" not in last:
-                last = line
-        return last
+        lines = reversed(self._output)
+        # `max` returns the first line that has an address, or else the first of all.
+        return max(lines, key=lambda line: "://" in line, default="")
 
     async def run(self) -> None:
         """Start the server, keep the connection, and leave no process of its group.
@@ -1644,16 +1622,14 @@ class Connection:
         kind = RemoteServer if self.config.url else ServerProcess
         try:
             transport = kind(self.config, self.shared, self.log_line, self.mark_closed)
-            with anyio.move_on_after(START_TIMEOUT) as starting:
-                # A start that fails in its transport has no `session`.
-                async with transport as streams, self._session(streams) as self.session:
+            # A start that fails in its transport has no `session`.
+            async with transport as streams, self._session(streams) as self.session:
+                with anyio.move_on_after(START_TIMEOUT) as starting:
                     await self._negotiate()
                     await self._list_tools()
-                    # Only the start has a time limit.
-                    starting.deadline = math.inf
-                    await self._stay_up()
-            if starting.cancelled_caught:
-                self.mark_closed(f"was not up within {START_TIMEOUT:g} seconds")
+                if starting.cancelled_caught:
+                    raise ToolError(f"was not up within {START_TIMEOUT:g} seconds")
+                await self._stay_up()
         except Exception as error:  # noqa: BLE001
             # An exception that left this task would end all other connections.
             self.mark_closed(explain(error))
@@ -1672,8 +1648,10 @@ class Connection:
         sampling = types.CreateMessageRequest, types.CreateMessageResultWithTools
         elicit = types.ElicitRequest, types.ElicitResult
         roots = types.ListRootsRequest, types.ListRootsResult
+        streams.messages = self._mend(streams.messages)
         return ClientSession(
-            dispatcher=_Dispatcher(streams, self._repair),
+            streams,
+            streams,
             client_info=types.Implementation(name="mcp-workbench", version=__version__),
             message_handler=self._on_message,
             logging_callback=self._on_log,
@@ -1683,25 +1661,32 @@ class Connection:
             list_roots_callback=self._forwarder(offered.roots, *roots),
         )
 
-    def _repair(self, method: str, result: JSON) -> None:
-        """Change a result that the session would refuse for a small fault.
+    async def _mend(self, messages: Messages) -> Messages:
+        """Mend the small faults for which the session would refuse a whole result.
 
         A result of a tool may lack `content`, because TypeScript clients take it, too.
-        A tool that is not valid is left out of a listing, and costs no other tool.
+        Other results have no such key, which is ignored there. A tool that is not valid
+        is left out of a listing, and costs no other tool.
         """
-        if method == "tools/call":
-            result.setdefault("content", [])
-        elif method == "tools/list" and isinstance(result.get("tools"), list):
-            version = cast(str, self.session.protocol_version)
-            for tool in result["tools"].copy():
-                try:
-                    validate_server_result(method, version, {**result, "tools": [tool]})
-                except ValidationError as error:
-                    result["tools"].remove(tool)
-                    # The mask comes first, because a secret that is cut is not found.
-                    shown = self.shared.mask(str(tool))[:99]
-                    text = f"{self.name}: left out a tool that is not valid, %s: %s"
-                    log.warning(text, shown, explain(error))
+        async for item in messages:
+            if isinstance(item.message, types.JSONRPCResponse):
+                result = item.message.result
+                result.setdefault("content", [])
+                if isinstance(result.get("tools"), list):
+                    self._remove_invalid_tools(result)
+            yield item
+
+    def _remove_invalid_tools(self, page: JSON) -> None:
+        version = str(self.session.protocol_version)
+        for tool in page["tools"].copy():
+            try:
+                validate_server_result("tools/list", version, {**page, "tools": [tool]})
+            except ValidationError as error:
+                page["tools"].remove(tool)
+                # The mask comes first, because a secret that is cut is not found.
+                shown = self.shared.mask(str(tool))[:99]
+                text = f"{self.name}: left out a tool that is not valid, %s: %s"
+                log.warning(text, shown, explain(error))
 
     def _forwarder(self, is_offered: object, request: Any, result: Any) -> Any:
         """A callback that asks the client a server's question, if that was offered."""
@@ -1820,13 +1805,13 @@ class Connection:
                 break  # the server has no tools
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
             cursor = page.next_cursor
-        kept = len(tools.keys() & self.tools.keys())
-        modified = sum(self.tools.get(t.name, t) != t for t in tools.values())
-        counts = f"{len(tools) - kept} added, {len(self.tools) - kept} removed"
+        new, old = tools.keys(), self.tools.keys()
+        modified = sum(tools[name] != self.tools[name] for name in new & old)
+        counts = f"{len(new - old)} added, {len(old - new)} removed"
         log.info("%s: tools: %s, %d modified", self.name, counts, modified)
         log.debug("%s: its tools are %s", self.name, ", ".join(tools))
         for pattern in set(self.config.tool_filters) - {"*"}:
-            if not any(fnmatch.fnmatchcase(tool, pattern) for tool in tools):
+            if not any(matches(tool, pattern) for tool in tools):
                 log.warning("%s: toolFilters: %r offers no tool", self.name, pattern)
         self.tools = tools
 
