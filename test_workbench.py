@@ -3069,14 +3069,14 @@ COMMAND_LINES = {
     CALL + ',"isError":true}': (True, "^Größe$"),  # as is stderr
     " --check": (True, "cannot be read"),  # an empty CONFIG
     "bad.json --check": (True, "^mcpServers.bad: expected"),  # and nothing is started
-    "workbench-config.json --toolbox": (True, "expected no CONFIG.* with --toolbox"),
-    "workbench-config.json --http 80": (True, "expected no CONFIG.* with .*--http"),
-    "--check --call x": (True, "--call.* not allowed with .*--check"),
-    "bad.json --login https://x": (True, "expected nothing but the URL with --login"),
+    "workbench-config.json --toolbox": (True, "do not go together: config, toolbox"),
+    "workbench-config.json --http 80": (True, "do not go together: config, http"),
+    "--check --call x": (True, "do not go together: call, check"),
+    "bad.json --login https://x": (True, "do not go together: config, login"),
     "--read-only " + CALL + "}": (True, "declared read-only"),
-    "--toolbox --read-only": (True, "expected no .*--read-only with --toolbox"),
-    "--toolbox --http 99999": (True, "PORT.* found 99999"),
-    "--http 0": (True, "PORT.* found 0"),
+    "--toolbox --read-only": (True, "do not go together: read_only, toolbox"),
+    "--toolbox --http 99999": (True, "--http: .*99999"),
+    "--http 0": (True, "--http: .*0"),
 }
 
 
@@ -3298,12 +3298,15 @@ async def test_check_tells_what_a_context_holds(
     data = {"mcpServers": {"s": its, "ourselves": ourselves}}  # as a client's file
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    for no_color, shown in (("1", "ok    "), ("", "\x1b[32mok    \x1b[0m")):
+    bad = {"mcpServers": {"bad": {"command": "/no"}}}
+    for no_color, shown in (("1", "FAILED"), ("", "\x1b[31mFAILED\x1b[0m")):
         monkeypatch.setenv("NO_COLOR", no_color)
-        assert await workbench.check(workbench.parse_config(data)) == 0
-        server, summary, *rest = capsys.readouterr().out.replace(",", "").splitlines()
-        assert server.startswith(f"s  {shown} ")  # its toolbox has the same name
-        assert summary == "1 ok"
+        assert await workbench.check(workbench.parse_config(bad)) == 1
+        assert shown in capsys.readouterr().out
+    assert await workbench.check(workbench.parse_config(data)) == 0
+    server, summary, *rest = capsys.readouterr().out.replace(",", "").splitlines()
+    assert server.startswith("s  ok     ")  # its toolbox has the same name
+    assert summary == "1 ok"
     own, native, saved = map(int, re.findall("(-?[0-9]+) bytes", " ".join(rest)))
     assert 6_600 < own < 7_800
     assert native == pytest.approx(10_050, abs=50) and saved == native - own

@@ -2726,27 +2726,28 @@ def toolbox_app(bound_to: str) -> ASGIApp:
 # === Running ==========================================================================
 # The command line, stdin and stdout, the end of the process, and the log.
 
-_COLOURS = {"ok": 32, "FAILED": 31}  # green and red, as codes of a terminal
 _LOG_LINES = 1000  # that nobody has read; any further line is dropped
 _REFUSAL_TIMEOUT = 5.0  # for a client to read why it is not served
-OnEnd = Callable[[], object]
-Work = Callable[[OnEnd], Awaitable[int | None]]
+Work = Awaitable[int | None]
+OnLine = Callable[[bytes], None]
+# The options that go together, but for --verbose, which goes with all.
+_MODES = [{"config", "read_only", "check"}, {"config", "read_only", "call"}]
+_MODES += [{"toolbox", "http"}, {"login"}]
 
 
 @asynccontextmanager
-async def stdio_streams(on_end: OnEnd) -> AsyncIterator[Streams]:
+async def stdio_streams() -> AsyncIterator[Streams]:
     """The client's messages on stdin, and the way to its stdout.
 
-    `on_end` is called as soon as one of them is closed, maybe more than once, and maybe
-    by another thread. Then the block is cancelled. A stdout that is closed is noticed
-    at the next write.
+    The end of either ends the messages, starts the countdown, and a moment later
+    cancels the block. A stdout that is closed is noticed at the next write.
 
     Two threads read and write. The reader notices the end of stdin even while the event
     loop is busy, though not during the parsing of one message. The writer alone waits
     for a client that does not read stdout: if `send` waited, so would everything that
-    sends, even the shutdown. When the block is left, `tasks` waits for `write`, which
-    ends with the empty line. The SDK's own stdio streams are not used, because they
-    cannot be left before the end of stdin.
+    sends, even the shutdown. When the block is left, `tasks` waits for the writer,
+    which ends with the empty line. The SDK's own stdio streams are not used, because
+    they cannot be left before the end of stdin.
     """
     loop = asyncio.get_running_loop()
     received: asyncio.Queue[bytes] = asyncio.Queue()
@@ -2771,35 +2772,35 @@ async def stdio_streams(on_end: OnEnd) -> AsyncIterator[Streams]:
     async def send(item: SessionMessage) -> None:
         unsent.put(dump_message(item.message) + b"\n")
 
-    async def write() -> None:
-        await anyio.to_thread.run_sync(_write_stdout, unsent)
-        on_end()
-        tasks.cancel_scope.cancel()
-
-    _thread.start_new_thread(_read_stdin, (receive, on_end))
+    _thread.start_new_thread(_read_stdin, (receive,))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(write)
+        tasks.start_soon(anyio.to_thread.run_sync, _write_stdout, unsent, receive)
         try:
             yield Streams(messages(), send)
         finally:
             unsent.put(b"")
 
 
-def _read_stdin(receive: Callable[[bytes], None], on_end: OnEnd) -> None:
+def _read_stdin(receive: OnLine) -> None:
     """Hand on each line of stdin, and an empty one at its end."""
     with suppress(OSError):
         for line in sys.stdin.buffer:
             receive(line)
-    on_end()
+    start_countdown()
     receive(b"")
 
 
-def _write_stdout(lines: queue.SimpleQueue[bytes]) -> None:
-    """Write lines, until an empty one comes or stdout is closed."""
+def _write_stdout(lines: queue.SimpleQueue[bytes], receive: OnLine) -> None:
+    """Write lines, until an empty one comes or stdout is closed.
+
+    That is the end of stdin as well.
+    """
     with suppress(OSError):
         while line := lines.get():
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
+    start_countdown()
+    receive(b"")
 
 
 def refuse(request: types.JSONRPCRequest, code: int, why: str) -> SessionMessage:
@@ -2808,25 +2809,24 @@ def refuse(request: types.JSONRPCRequest, code: int, why: str) -> SessionMessage
     return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=request.id, error=error))
 
 
-async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
+async def serve_stdio(server: Server[Any]) -> None:
     """Serve over stdin and stdout, and return when one of them is closed."""
-    async with stdio_streams(on_end) as streams:
+    async with stdio_streams() as streams:
         await server.run(streams, streams, server.create_initialization_options())
 
 
-async def refuse_client(why: str, on_end: OnEnd) -> int:
+async def refuse_client(why: str) -> int:
     """Answer every request with this text, until the end of stdin. Returns status 1.
 
     Clients show the answer to `initialize`. If the process ended at once instead, they
     would show "connection closed". A client may keep a server that it cannot use, so
-    the end is forced after `_REFUSAL_TIMEOUT`.
+    `_REFUSAL_TIMEOUT` ends it as well.
     """
-    loop = asyncio.get_running_loop()
-    loop.call_later(_REFUSAL_TIMEOUT - EXIT_TIMEOUT, on_end)
-    async with stdio_streams(on_end) as streams:
-        async for item in streams:
-            if isinstance(item.message, types.JSONRPCRequest):
-                await streams.send(refuse(item.message, types.INVALID_PARAMS, why))
+    with anyio.move_on_after(_REFUSAL_TIMEOUT):
+        async with stdio_streams() as streams:
+            async for item in streams:
+                if isinstance(item.message, types.JSONRPCRequest):
+                    await streams.send(refuse(item.message, types.INVALID_PARAMS, why))
     return 1
 
 
@@ -2855,12 +2855,11 @@ async def check(config: WorkbenchConfig) -> int:
             return 1
         workbench.task_group.start_soon(_tell_progress, servers)
         results = await asyncio.gather(*map(_check_server, servers))
-        failed = [name for name in results if name]
-        summary = f"{len(servers) - len(failed)} ok"
-        if failed:
-            summary += f", {len(failed)} failed: {', '.join(failed)}"
-        print(summary)
-        if len(failed) < len(servers):
+        failed = list(filter(None, results))
+        ok = len(servers) - len(failed)
+        summary = f"{ok} ok, {len(failed)} failed: {', '.join(failed)}"
+        print(summary.removesuffix(", 0 failed: "))
+        if ok:
             _print_context(workbench)
     return int(bool(failed))
 
@@ -2876,34 +2875,29 @@ async def _check_server(server: DownstreamServer) -> str:
     connection = server.start()
     await connection.reach(State.UP)
     seconds = anyio.current_time() - began
+    failed = name = _short_name(server)
+    verdict = "FAILED"
+    if (
+        sys.stdout.isatty()
+        and os.environ.get("TERM")
+        and not os.environ.get("NO_COLOR")
+    ):
+        verdict = "\x1b[31mFAILED\x1b[0m"
     # The first line is the reason, and the others are the server's output.
     lines = connection.why_not_up("\n").split("\n")
-    verdict = "FAILED"
     if connection.state is State.UP:
         lines = ["its toolFilters match none of its tools"]
         if connection.tools or server.config.tool_filters == ["*"]:
-            verdict = "ok"
+            failed = ""
+            verdict = "ok    "
             answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
             noun = "tool " if len(connection.tools) == 1 else "tools"
-            size = len(compact(answer).encode())
-            lines = [f"{len(connection.tools):4} {noun} {_cost(size)}"]
-    name = _short_name(server)
+            size = _cost(len(compact(answer).encode()))
+            lines = [f"{len(connection.tools):4} {noun} {size}"]
     width = max(len(_short_name(other)) for other in server.workbench.all_servers())
-    start = f"{name:{width}}  {_coloured(verdict)} {seconds:6.1f} s"
+    start = f"{name:{width}}  {verdict} {seconds:6.1f} s"
     print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
-    if verdict == "ok":
-        return ""
-    return name
-
-
-def _coloured(verdict: str) -> str:
-    """The verdict in a column of its own, and on a terminal in colour."""
-    column = f"{verdict:6}"
-    # A terminal without TERM, such as the console of Windows, may print the codes.
-    is_dumb = os.environ.get("TERM", "dumb") == "dumb"
-    if any((is_dumb, os.environ.get("NO_COLOR"), not sys.stdout.isatty())):
-        return column
-    return f"\x1b[{_COLOURS[verdict]}m{column}\x1b[0m"
+    return failed
 
 
 async def _tell_progress(servers: Servers) -> None:
@@ -2916,8 +2910,8 @@ async def _tell_progress(servers: Servers) -> None:
         waits = []
         for server in servers:
             if server.connection.state is State.STARTING:
-                _, *output = server.connection.why_not_up("\n").split("\n")
-                waits.append(": ".join([_short_name(server), *output[-1:]]))
+                line = server.connection.last_line() or "no output"
+                waits.append(f"{_short_name(server)}: {line}")
         if waits:
             print(f"{len(waits)} still starting: {'; '.join(waits)}")
 
@@ -2925,19 +2919,17 @@ async def _tell_progress(servers: Servers) -> None:
 def _print_context(workbench: Workbench) -> None:
     """Print what a model's context holds with the workbench, and without."""
     own = [tool.declaration for tool in meta_tools(workbench.config)]
-    before = len(_definitions(own) + instructions(workbench.config).encode())
     tools = [t for s in workbench.all_servers() for t in s.connection.tools.values()]
-    natively = len(_definitions(tools))
+    # Clients pass on only these parts of a tool's declaration to a model.
+    parts = {"__all__": {"name", "description", "input_schema"}}
+    before = to_json(own, include=parts) + instructions(workbench.config).encode()
+    natively = to_json(tools, include=parts)
     print("A model's context holds:")
-    print(f"{_cost(before)} before anything is opened")
-    print(f"{_cost(natively)} natively, if all {len(tools)} tools are loaded at once")
-    print(f"{_cost(natively - before)} saved")
-
-
-def _definitions(tools: list[types.Tool]) -> bytes:
-    """The parts of tools' declarations that clients pass on to a model."""
-    sent = {"__all__": {"name", "description", "input_schema"}}
-    return to_json(tools, include=sent)
+    print(f"{_cost(len(before))} before anything is opened")
+    print(
+        f"{_cost(len(natively))} natively, if all {len(tools)} tools are loaded at once"
+    )
+    print(f"{_cost(len(natively) - len(before))} saved")
 
 
 def _cost(size: int) -> str:
@@ -2984,6 +2976,14 @@ async def log_in(url: str) -> int:
 # the end takes longer than `EXIT_TIMEOUT`, the thread kills the servers and exits.
 
 
+def start_countdown(status: int = 0) -> None:
+    """Have the process end in `EXIT_TIMEOUT` seconds, if it has not ended until then.
+
+    Several countdowns may run, and the first one counts.
+    """
+    _thread.start_new_thread(_end_by_force, (status,))
+
+
 def _end_by_force(status: int) -> None:
     """After `EXIT_TIMEOUT` seconds, kill the group of every child process, and exit.
 
@@ -3009,19 +3009,17 @@ async def run_until_end(work: Work, status: int) -> None:
     """Do the work, or stop it at a signal. Then end the process.
 
     The exit status is the result of the work, 1 after an error, or `status` if the work
-    was stopped. The work is given `on_end`, which starts the countdown. A signal calls
-    `on_end` as well. Over HTTP, uvicorn takes SIGINT and SIGTERM, and limits its own
+    was stopped. Over HTTP, uvicorn takes SIGINT and SIGTERM, and limits its own
     shutdown.
 
     The process ends with `os._exit`, because Python would wait for threads, such as one
     that looks up a name, and could not close stdin, which a thread reads.
     """
-    on_end = functools.partial(_thread.start_new_thread, _end_by_force, (status,))
     loop = asyncio.get_running_loop()
     scope = anyio.CancelScope()
 
     def stop(*_: object) -> None:
-        on_end()
+        start_countdown(status)
         loop.call_soon_threadsafe(scope.cancel)
 
     # The handlers stay until the end, because a second signal must not stop the
@@ -3032,14 +3030,13 @@ async def run_until_end(work: Work, status: int) -> None:
         signal.signal(signal.SIGHUP, stop)
     try:
         with scope:
-            status = await work(on_end) or 0
+            status = await work or 0
     except* BrokenPipeError:
         # A reader such as `head` has closed stdout, and wants no more.
         status = 1
     except* Exception as error:
         # An error that left this function would end the process without `os._exit`.
-        log.error("%s", explain(error))
-        log.debug("The error above:", exc_info=True)
+        log.error("%s", explain(error), exc_info=log.isEnabledFor(logging.DEBUG))
         status = 1
     # Not `logging.shutdown`, which would wait for a thread that writes to stderr.
     logging.root.handlers[0].flush()
@@ -3076,12 +3073,11 @@ def parse_arguments() -> argparse.Namespace:
     # The help is the docstring of this file, as it is.
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    either = parser.add_mutually_exclusive_group().add_argument
     # `Path` turns an empty CONFIG into the current folder, which cannot be read.
     add("config", nargs="?", type=Path, metavar="CONFIG")
-    either("--check", action="store_true")
-    either("--call", nargs="+", metavar=("NAME", "JSON"))
-    either("--login", metavar="URL")
+    add("--check", action="store_true")
+    add("--call", nargs="+", metavar=("NAME", "JSON"))
+    add("--login", metavar="URL")
     add("--toolbox", action="store_true")
     add("--http", metavar="[HOST:]PORT", type=_http_address)
     add("--read-only", action="store_true")
@@ -3089,22 +3085,17 @@ def parse_arguments() -> argparse.Namespace:
     add("--version", action="version", version=f"mcp-workbench {__version__}")
     add("--help", "-h", action="version", version=__doc__)
     options = parser.parse_args()
-    is_toolbox = any((options.toolbox, options.http))
-    is_workbench = any((options.config, options.check, options.call, options.read_only))
-    if is_toolbox and is_workbench:
-        wrong = "CONFIG, --check, --call or --read-only"
-        parser.error(f"expected no {wrong} with --toolbox or --http")
-    if options.login and any((is_toolbox, is_workbench)):
-        parser.error("expected nothing but the URL with --login")
+    given = {name for name, value in vars(options).items() if value} - {"verbose"}
+    if not any(map(given.issubset, _MODES)):
+        parser.error(f"these do not go together: {', '.join(sorted(given))}")
     return options
 
 
 def _http_address(text: str) -> tuple[str, int]:
     """The host and the port of `[HOST:]PORT`."""
     host, _, port = text.rpartition(":")
-    if not port.isdecimal() or not 1 <= int(port) <= 65535:
-        how = f"expected [HOST:]PORT, with a port from 1 to 65535, found {text}"
-        raise argparse.ArgumentTypeError(how)
+    if int(port) not in range(1, 65536):
+        raise ValueError(port)
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -3133,20 +3124,20 @@ def set_up_process() -> None:
 def choose_work(options: argparse.Namespace, handler: _MaskedLog) -> Work:
     """What the command line asks for. Raises `ConfigError`."""
     if options.http:
-        return lambda _: serve_http(*options.http)
+        return serve_http(*options.http)
     if options.toolbox:
-        return functools.partial(serve_stdio, create_toolbox_server())
+        return serve_stdio(create_toolbox_server())
     if options.login:
-        return lambda _: log_in(options.login)
+        return log_in(options.login)
     found = find_config(options.config)
     config = handler.config = replace(found, read_only=options.read_only)
     if options.check:
-        return lambda _: check(config)
+        return check(config)
     if options.call:
-        return lambda _: call_once(config, *options.call)
+        return call_once(config, *options.call)
     names = ", ".join(config.toolboxes) or "no toolbox"
     log.info("Serving %s: %s", names, config.source)
-    return functools.partial(serve_stdio, create_server(config))
+    return serve_stdio(create_server(config))
 
 
 def main() -> None:
@@ -3156,7 +3147,6 @@ def main() -> None:
     # The servers inherit the environment, and a file may name its variables.
     restore_environment()
     is_serving = not any((options.check, options.call, options.login))
-    is_person = os.isatty(0)
     handler = _MaskedLog(queue.Queue(_LOG_LINES))
     logging.raiseExceptions = False  # a full queue is no error
     form = "%(asctime)s %(levelname)s %(message)s"
@@ -3167,20 +3157,19 @@ def main() -> None:
     log.setLevel(options.verbose or (logging.INFO if is_serving else logging.WARNING))
     if options.verbose:
         logging.getLogger("asyncio").setLevel(logging.ERROR)
-    status = int(not is_serving)  # of work that was stopped
     try:
         work = choose_work(options, handler)
     except ConfigError as error:
-        if is_person or not is_serving:
+        if os.isatty(0) or not is_serving:
             sys.exit(str(error))
         log.error("%s", error)
-        work, status = functools.partial(refuse_client, str(error)), 1
-    if is_serving and is_person:
+        work = refuse_client(str(error))
+    if is_serving and os.isatty(0):
         log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
     # Until now, the lines of the log have been waiting, so that a person who is told of
     # a file's problems gets no log lines around them.
     logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
-    asyncio.run(run_until_end(work, status))
+    asyncio.run(run_until_end(work, status=int(not is_serving)))
 
 
 if __name__ == "__main__":
