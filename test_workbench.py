@@ -3271,7 +3271,6 @@ async def test_check_tells_what_a_context_holds(
     ourselves = {"command": sys.executable, "args": [workbench.__file__, "its.json"]}
     data = {"mcpServers": {"s": its, "ourselves": ourselves}}  # as a client's file
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
     bad = {"mcpServers": {"bad": {"command": "/no"}}}
     for no_color, shown in (("1", "FAILED"), ("", "\x1b[31mFAILED\x1b[0m")):
         monkeypatch.setenv("NO_COLOR", no_color)

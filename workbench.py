@@ -2877,11 +2877,7 @@ async def _check_server(server: DownstreamServer) -> str:
     seconds = anyio.current_time() - began
     failed = name = _short_name(server)
     verdict = "FAILED"
-    if (
-        sys.stdout.isatty()
-        and os.environ.get("TERM")
-        and not os.environ.get("NO_COLOR")
-    ):
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         verdict = "\x1b[31mFAILED\x1b[0m"
     # The first line is the reason, and the others are the server's output.
     lines = connection.why_not_up("\n").split("\n")
@@ -2926,9 +2922,8 @@ def _print_context(workbench: Workbench) -> None:
     natively = to_json(tools, include=parts)
     print("A model's context holds:")
     print(f"{_cost(len(before))} before anything is opened")
-    print(
-        f"{_cost(len(natively))} natively, if all {len(tools)} tools are loaded at once"
-    )
+    how = f"if all {len(tools)} tools are loaded at once"
+    print(f"{_cost(len(natively))} natively, {how}")
     print(f"{_cost(len(natively) - len(before))} saved")
 
 
