@@ -1665,13 +1665,14 @@ class Connection:
         """Mend the small faults for which the session would refuse a whole result.
 
         A result of a tool may lack `content`, because TypeScript clients take it, too.
-        Other results have no such key, which is ignored there. A tool that is not valid
-        is left out of a listing, and costs no other tool.
+        The session ignores this key in other results. A tool that is not valid is left
+        out of a listing, and costs no other tool.
         """
         async for item in messages:
             if isinstance(item.message, types.JSONRPCResponse):
                 result = item.message.result
                 result.setdefault("content", [])
+                # A tool's result may have any further key, which the SDK takes out.
                 if isinstance(result.get("tools"), list):
                     self._remove_invalid_tools(result)
             yield item
@@ -2791,10 +2792,7 @@ def _read_stdin(receive: OnLine) -> None:
 
 
 def _write_stdout(lines: queue.SimpleQueue[bytes], receive: OnLine) -> None:
-    """Write lines, until an empty one comes or stdout is closed.
-
-    That is the end of stdin as well.
-    """
+    """Write lines, until an empty one comes or stdout is closed. Then end `messages`."""
     with suppress(OSError):
         while line := lines.get():
             sys.stdout.buffer.write(line)
