@@ -50,7 +50,6 @@ import inspect
 import ipaddress
 import json
 import logging.handlers
-import math
 import os
 import queue
 import re
@@ -90,7 +89,6 @@ try:
     from mcp.server.sse import SseServerTransport
     from mcp.shared import auth
     from mcp.shared.dispatcher import ProgressFnT
-    from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
     from mcp.shared.message import SessionMessage
     from mcp_types.methods import validate_server_result
     from pydantic import AnyUrl, BeforeValidator, Field, TypeAdapter
@@ -1500,24 +1498,6 @@ class Shared:
     log_level: types.LoggingLevel = "debug"  # the lowest that the client wants to see
 
 
-class _Dispatcher(JSONRPCDispatcher[Any]):
-    """Sends requests for a session, which sees their results after `repair`.
-
-    `ClientSession` checks each result by itself, and refuses it whole.
-    """
-
-    def __init__(self, streams: Streams, repair: Callable[[str, JSON], None]) -> None:
-        super().__init__(streams, streams)
-        self._repair = repair
-
-    async def send_raw_request(
-        self, method: str, params: Any, opts: Any = None, **more: Any
-    ) -> JSON:
-        result = await super().send_raw_request(method, params, opts, **more)
-        self._repair(method, result)
-        return result
-
-
 @dataclass(eq=False, repr=False)
 class Transport(AbstractAsyncContextManager[Streams]):
     """The way to a server: what both kinds of transports are given.
@@ -1630,11 +1610,9 @@ class Connection:
 
     def last_line(self) -> str:
         """The last line of output that has an address, or else the last line."""
-        last = ""
-        for line in self._output:
-            if "://" in line or "://" not in last:
-                last = line
-        return last
+        lines = reversed(self._output)
+        # `max` returns the first line that has an address, or else the first of all.
+        return max(lines, key=lambda line: "://" in line, default="")
 
     async def run(self) -> None:
         """Start the server, keep the connection, and leave no process of its group.
@@ -1644,16 +1622,14 @@ class Connection:
         kind = RemoteServer if self.config.url else ServerProcess
         try:
             transport = kind(self.config, self.shared, self.log_line, self.mark_closed)
-            with anyio.move_on_after(START_TIMEOUT) as starting:
-                # A start that fails in its transport has no `session`.
-                async with transport as streams, self._session(streams) as self.session:
+            # A start that fails in its transport has no `session`.
+            async with transport as streams, self._session(streams) as self.session:
+                with anyio.move_on_after(START_TIMEOUT) as starting:
                     await self._negotiate()
                     await self._list_tools()
-                    # Only the start has a time limit.
-                    starting.deadline = math.inf
-                    await self._stay_up()
-            if starting.cancelled_caught:
-                self.mark_closed(f"was not up within {START_TIMEOUT:g} seconds")
+                if starting.cancelled_caught:
+                    raise ToolError(f"was not up within {START_TIMEOUT:g} seconds")
+                await self._stay_up()
         except Exception as error:  # noqa: BLE001
             # An exception that left this task would end all other connections.
             self.mark_closed(explain(error))
@@ -1672,8 +1648,10 @@ class Connection:
         sampling = types.CreateMessageRequest, types.CreateMessageResultWithTools
         elicit = types.ElicitRequest, types.ElicitResult
         roots = types.ListRootsRequest, types.ListRootsResult
+        streams.messages = self._mend(streams.messages)
         return ClientSession(
-            dispatcher=_Dispatcher(streams, self._repair),
+            streams,
+            streams,
             client_info=types.Implementation(name="mcp-workbench", version=__version__),
             message_handler=self._on_message,
             logging_callback=self._on_log,
@@ -1683,25 +1661,33 @@ class Connection:
             list_roots_callback=self._forwarder(offered.roots, *roots),
         )
 
-    def _repair(self, method: str, result: JSON) -> None:
-        """Change a result that the session would refuse for a small fault.
+    async def _mend(self, messages: Messages) -> Messages:
+        """Mend the small faults for which the session would refuse a whole result.
 
         A result of a tool may lack `content`, because TypeScript clients take it, too.
-        A tool that is not valid is left out of a listing, and costs no other tool.
+        The session ignores this key in other results. A tool that is not valid is left
+        out of a listing, and costs no other tool.
         """
-        if method == "tools/call":
-            result.setdefault("content", [])
-        elif method == "tools/list" and isinstance(result.get("tools"), list):
-            version = cast(str, self.session.protocol_version)
-            for tool in result["tools"].copy():
-                try:
-                    validate_server_result(method, version, {**result, "tools": [tool]})
-                except ValidationError as error:
-                    result["tools"].remove(tool)
-                    # The mask comes first, because a secret that is cut is not found.
-                    shown = self.shared.mask(str(tool))[:99]
-                    text = f"{self.name}: left out a tool that is not valid, %s: %s"
-                    log.warning(text, shown, explain(error))
+        async for item in messages:
+            if isinstance(item.message, types.JSONRPCResponse):
+                result = item.message.result
+                result.setdefault("content", [])
+                # A tool's result may have any further key, which the SDK takes out.
+                if isinstance(result.get("tools"), list):
+                    self._remove_invalid_tools(result)
+            yield item
+
+    def _remove_invalid_tools(self, page: JSON) -> None:
+        version = str(self.session.protocol_version)
+        for tool in page["tools"].copy():
+            try:
+                validate_server_result("tools/list", version, {**page, "tools": [tool]})
+            except ValidationError as error:
+                page["tools"].remove(tool)
+                # The mask comes first, because a secret that is cut is not found.
+                shown = self.shared.mask(str(tool))[:99]
+                text = f"{self.name}: left out a tool that is not valid, %s: %s"
+                log.warning(text, shown, explain(error))
 
     def _forwarder(self, is_offered: object, request: Any, result: Any) -> Any:
         """A callback that asks the client a server's question, if that was offered."""
@@ -1820,13 +1806,13 @@ class Connection:
                 break  # the server has no tools
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
             cursor = page.next_cursor
-        kept = len(tools.keys() & self.tools.keys())
-        modified = sum(self.tools.get(t.name, t) != t for t in tools.values())
-        counts = f"{len(tools) - kept} added, {len(self.tools) - kept} removed"
+        new, old = tools.keys(), self.tools.keys()
+        modified = sum(tools[name] != self.tools[name] for name in new & old)
+        counts = f"{len(new - old)} added, {len(old - new)} removed"
         log.info("%s: tools: %s, %d modified", self.name, counts, modified)
         log.debug("%s: its tools are %s", self.name, ", ".join(tools))
         for pattern in set(self.config.tool_filters) - {"*"}:
-            if not any(fnmatch.fnmatchcase(tool, pattern) for tool in tools):
+            if not any(matches(tool, pattern) for tool in tools):
                 log.warning("%s: toolFilters: %r offers no tool", self.name, pattern)
         self.tools = tools
 
@@ -2741,27 +2727,28 @@ def toolbox_app(bound_to: str) -> ASGIApp:
 # === Running ==========================================================================
 # The command line, stdin and stdout, the end of the process, and the log.
 
-_COLOURS = {"ok": 32, "FAILED": 31}  # green and red, as codes of a terminal
 _LOG_LINES = 1000  # that nobody has read; any further line is dropped
 _REFUSAL_TIMEOUT = 5.0  # for a client to read why it is not served
-OnEnd = Callable[[], object]
-Work = Callable[[OnEnd], Awaitable[int | None]]
+Work = Awaitable[int | None]
+OnLine = Callable[[bytes], None]
+# The options that go together, but for --verbose, which goes with all.
+_MODES = [{"config", "read_only", "check"}, {"config", "read_only", "call"}]
+_MODES += [{"toolbox", "http"}, {"login"}]
 
 
 @asynccontextmanager
-async def stdio_streams(on_end: OnEnd) -> AsyncIterator[Streams]:
+async def stdio_streams() -> AsyncIterator[Streams]:
     """The client's messages on stdin, and the way to its stdout.
 
-    `on_end` is called as soon as one of them is closed, maybe more than once, and maybe
-    by another thread. Then the block is cancelled. A stdout that is closed is noticed
-    at the next write.
+    The end of either ends the messages, starts the countdown, and a moment later
+    cancels the block. A stdout that is closed is noticed at the next write.
 
     Two threads read and write. The reader notices the end of stdin even while the event
     loop is busy, though not during the parsing of one message. The writer alone waits
     for a client that does not read stdout: if `send` waited, so would everything that
-    sends, even the shutdown. When the block is left, `tasks` waits for `write`, which
-    ends with the empty line. The SDK's own stdio streams are not used, because they
-    cannot be left before the end of stdin.
+    sends, even the shutdown. When the block is left, `tasks` waits for the writer,
+    which ends with the empty line. The SDK's own stdio streams are not used, because
+    they cannot be left before the end of stdin.
     """
     loop = asyncio.get_running_loop()
     received: asyncio.Queue[bytes] = asyncio.Queue()
@@ -2786,35 +2773,32 @@ async def stdio_streams(on_end: OnEnd) -> AsyncIterator[Streams]:
     async def send(item: SessionMessage) -> None:
         unsent.put(dump_message(item.message) + b"\n")
 
-    async def write() -> None:
-        await anyio.to_thread.run_sync(_write_stdout, unsent)
-        on_end()
-        tasks.cancel_scope.cancel()
-
-    _thread.start_new_thread(_read_stdin, (receive, on_end))
+    _thread.start_new_thread(_read_stdin, (receive,))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(write)
+        tasks.start_soon(anyio.to_thread.run_sync, _write_stdout, unsent, receive)
         try:
             yield Streams(messages(), send)
         finally:
             unsent.put(b"")
 
 
-def _read_stdin(receive: Callable[[bytes], None], on_end: OnEnd) -> None:
+def _read_stdin(receive: OnLine) -> None:
     """Hand on each line of stdin, and an empty one at its end."""
     with suppress(OSError):
         for line in sys.stdin.buffer:
             receive(line)
-    on_end()
+    start_countdown()
     receive(b"")
 
 
-def _write_stdout(lines: queue.SimpleQueue[bytes]) -> None:
-    """Write lines, until an empty one comes or stdout is closed."""
+def _write_stdout(lines: queue.SimpleQueue[bytes], receive: OnLine) -> None:
+    """Write lines, until an empty one comes or stdout is closed. Then end `messages`."""
     with suppress(OSError):
         while line := lines.get():
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
+    start_countdown()
+    receive(b"")
 
 
 def refuse(request: types.JSONRPCRequest, code: int, why: str) -> SessionMessage:
@@ -2823,25 +2807,24 @@ def refuse(request: types.JSONRPCRequest, code: int, why: str) -> SessionMessage
     return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=request.id, error=error))
 
 
-async def serve_stdio(server: Server[Any], on_end: OnEnd) -> None:
+async def serve_stdio(server: Server[Any]) -> None:
     """Serve over stdin and stdout, and return when one of them is closed."""
-    async with stdio_streams(on_end) as streams:
+    async with stdio_streams() as streams:
         await server.run(streams, streams, server.create_initialization_options())
 
 
-async def refuse_client(why: str, on_end: OnEnd) -> int:
+async def refuse_client(why: str) -> int:
     """Answer every request with this text, until the end of stdin. Returns status 1.
 
     Clients show the answer to `initialize`. If the process ended at once instead, they
     would show "connection closed". A client may keep a server that it cannot use, so
-    the end is forced after `_REFUSAL_TIMEOUT`.
+    `_REFUSAL_TIMEOUT` ends it as well.
     """
-    loop = asyncio.get_running_loop()
-    loop.call_later(_REFUSAL_TIMEOUT - EXIT_TIMEOUT, on_end)
-    async with stdio_streams(on_end) as streams:
-        async for item in streams:
-            if isinstance(item.message, types.JSONRPCRequest):
-                await streams.send(refuse(item.message, types.INVALID_PARAMS, why))
+    with anyio.move_on_after(_REFUSAL_TIMEOUT):
+        async with stdio_streams() as streams:
+            async for item in streams:
+                if isinstance(item.message, types.JSONRPCRequest):
+                    await streams.send(refuse(item.message, types.INVALID_PARAMS, why))
     return 1
 
 
@@ -2870,12 +2853,11 @@ async def check(config: WorkbenchConfig) -> int:
             return 1
         workbench.task_group.start_soon(_tell_progress, servers)
         results = await asyncio.gather(*map(_check_server, servers))
-        failed = [name for name in results if name]
-        summary = f"{len(servers) - len(failed)} ok"
-        if failed:
-            summary += f", {len(failed)} failed: {', '.join(failed)}"
-        print(summary)
-        if len(failed) < len(servers):
+        failed = list(filter(None, results))
+        ok = len(servers) - len(failed)
+        summary = f"{ok} ok, {len(failed)} failed: {', '.join(failed)}"
+        print(summary.removesuffix(", 0 failed: "))
+        if ok:
             _print_context(workbench)
     return int(bool(failed))
 
@@ -2891,34 +2873,25 @@ async def _check_server(server: DownstreamServer) -> str:
     connection = server.start()
     await connection.reach(State.UP)
     seconds = anyio.current_time() - began
+    failed = name = _short_name(server)
+    verdict = "FAILED"
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        verdict = "\x1b[31mFAILED\x1b[0m"
     # The first line is the reason, and the others are the server's output.
     lines = connection.why_not_up("\n").split("\n")
-    verdict = "FAILED"
     if connection.state is State.UP:
         lines = ["its toolFilters match none of its tools"]
         if connection.tools or server.config.tool_filters == ["*"]:
-            verdict = "ok"
+            failed = ""
+            verdict = "ok    "
             answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
             noun = "tool " if len(connection.tools) == 1 else "tools"
-            size = len(compact(answer).encode())
-            lines = [f"{len(connection.tools):4} {noun} {_cost(size)}"]
-    name = _short_name(server)
+            size = _cost(len(compact(answer).encode()))
+            lines = [f"{len(connection.tools):4} {noun} {size}"]
     width = max(len(_short_name(other)) for other in server.workbench.all_servers())
-    start = f"{name:{width}}  {_coloured(verdict)} {seconds:6.1f} s"
+    start = f"{name:{width}}  {verdict} {seconds:6.1f} s"
     print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
-    if verdict == "ok":
-        return ""
-    return name
-
-
-def _coloured(verdict: str) -> str:
-    """The verdict in a column of its own, and on a terminal in colour."""
-    column = f"{verdict:6}"
-    # A terminal without TERM, such as the console of Windows, may print the codes.
-    is_dumb = os.environ.get("TERM", "dumb") == "dumb"
-    if any((is_dumb, os.environ.get("NO_COLOR"), not sys.stdout.isatty())):
-        return column
-    return f"\x1b[{_COLOURS[verdict]}m{column}\x1b[0m"
+    return failed
 
 
 async def _tell_progress(servers: Servers) -> None:
@@ -2931,8 +2904,8 @@ async def _tell_progress(servers: Servers) -> None:
         waits = []
         for server in servers:
             if server.connection.state is State.STARTING:
-                _, *output = server.connection.why_not_up("\n").split("\n")
-                waits.append(": ".join([_short_name(server), *output[-1:]]))
+                line = server.connection.last_line() or "no output"
+                waits.append(f"{_short_name(server)}: {line}")
         if waits:
             print(f"{len(waits)} still starting: {'; '.join(waits)}")
 
@@ -2940,19 +2913,16 @@ async def _tell_progress(servers: Servers) -> None:
 def _print_context(workbench: Workbench) -> None:
     """Print what a model's context holds with the workbench, and without."""
     own = [tool.declaration for tool in meta_tools(workbench.config)]
-    before = len(_definitions(own) + instructions(workbench.config).encode())
     tools = [t for s in workbench.all_servers() for t in s.connection.tools.values()]
-    natively = len(_definitions(tools))
+    # Clients pass on only these parts of a tool's declaration to a model.
+    parts = {"__all__": {"name", "description", "input_schema"}}
+    before = to_json(own, include=parts) + instructions(workbench.config).encode()
+    natively = to_json(tools, include=parts)
     print("A model's context holds:")
-    print(f"{_cost(before)} before anything is opened")
-    print(f"{_cost(natively)} natively, if all {len(tools)} tools are loaded at once")
-    print(f"{_cost(natively - before)} saved")
-
-
-def _definitions(tools: list[types.Tool]) -> bytes:
-    """The parts of tools' declarations that clients pass on to a model."""
-    sent = {"__all__": {"name", "description", "input_schema"}}
-    return to_json(tools, include=sent)
+    print(f"{_cost(len(before))} before anything is opened")
+    how = f"if all {len(tools)} tools are loaded at once"
+    print(f"{_cost(len(natively))} natively, {how}")
+    print(f"{_cost(len(natively) - len(before))} saved")
 
 
 def _cost(size: int) -> str:
@@ -2999,6 +2969,14 @@ async def log_in(url: str) -> int:
 # the end takes longer than `EXIT_TIMEOUT`, the thread kills the servers and exits.
 
 
+def start_countdown(status: int = 0) -> None:
+    """Have the process end in `EXIT_TIMEOUT` seconds, if it has not ended until then.
+
+    Several countdowns may run, and the first one counts.
+    """
+    _thread.start_new_thread(_end_by_force, (status,))
+
+
 def _end_by_force(status: int) -> None:
     """After `EXIT_TIMEOUT` seconds, kill the group of every child process, and exit.
 
@@ -3024,19 +3002,17 @@ async def run_until_end(work: Work, status: int) -> None:
     """Do the work, or stop it at a signal. Then end the process.
 
     The exit status is the result of the work, 1 after an error, or `status` if the work
-    was stopped. The work is given `on_end`, which starts the countdown. A signal calls
-    `on_end` as well. Over HTTP, uvicorn takes SIGINT and SIGTERM, and limits its own
+    was stopped. Over HTTP, uvicorn takes SIGINT and SIGTERM, and limits its own
     shutdown.
 
     The process ends with `os._exit`, because Python would wait for threads, such as one
     that looks up a name, and could not close stdin, which a thread reads.
     """
-    on_end = functools.partial(_thread.start_new_thread, _end_by_force, (status,))
     loop = asyncio.get_running_loop()
     scope = anyio.CancelScope()
 
     def stop(*_: object) -> None:
-        on_end()
+        start_countdown(status)
         loop.call_soon_threadsafe(scope.cancel)
 
     # The handlers stay until the end, because a second signal must not stop the
@@ -3047,14 +3023,13 @@ async def run_until_end(work: Work, status: int) -> None:
         signal.signal(signal.SIGHUP, stop)
     try:
         with scope:
-            status = await work(on_end) or 0
+            status = await work or 0
     except* BrokenPipeError:
         # A reader such as `head` has closed stdout, and wants no more.
         status = 1
     except* Exception as error:
         # An error that left this function would end the process without `os._exit`.
-        log.error("%s", explain(error))
-        log.debug("The error above:", exc_info=True)
+        log.error("%s", explain(error), exc_info=log.isEnabledFor(logging.DEBUG))
         status = 1
     # Not `logging.shutdown`, which would wait for a thread that writes to stderr.
     logging.root.handlers[0].flush()
@@ -3091,12 +3066,11 @@ def parse_arguments() -> argparse.Namespace:
     # The help is the docstring of this file, as it is.
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    either = parser.add_mutually_exclusive_group().add_argument
     # `Path` turns an empty CONFIG into the current folder, which cannot be read.
     add("config", nargs="?", type=Path, metavar="CONFIG")
-    either("--check", action="store_true")
-    either("--call", nargs="+", metavar=("NAME", "JSON"))
-    either("--login", metavar="URL")
+    add("--check", action="store_true")
+    add("--call", nargs="+", metavar=("NAME", "JSON"))
+    add("--login", metavar="URL")
     add("--toolbox", action="store_true")
     add("--http", metavar="[HOST:]PORT", type=_http_address)
     add("--read-only", action="store_true")
@@ -3104,22 +3078,17 @@ def parse_arguments() -> argparse.Namespace:
     add("--version", action="version", version=f"mcp-workbench {__version__}")
     add("--help", "-h", action="version", version=__doc__)
     options = parser.parse_args()
-    is_toolbox = any((options.toolbox, options.http))
-    is_workbench = any((options.config, options.check, options.call, options.read_only))
-    if is_toolbox and is_workbench:
-        wrong = "CONFIG, --check, --call or --read-only"
-        parser.error(f"expected no {wrong} with --toolbox or --http")
-    if options.login and any((is_toolbox, is_workbench)):
-        parser.error("expected nothing but the URL with --login")
+    given = {name for name, value in vars(options).items() if value} - {"verbose"}
+    if not any(map(given.issubset, _MODES)):
+        parser.error(f"these do not go together: {', '.join(sorted(given))}")
     return options
 
 
 def _http_address(text: str) -> tuple[str, int]:
     """The host and the port of `[HOST:]PORT`."""
     host, _, port = text.rpartition(":")
-    if not port.isdecimal() or not 1 <= int(port) <= 65535:
-        how = f"expected [HOST:]PORT, with a port from 1 to 65535, found {text}"
-        raise argparse.ArgumentTypeError(how)
+    if int(port) not in range(1, 65536):
+        raise ValueError(port)
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -3148,20 +3117,20 @@ def set_up_process() -> None:
 def choose_work(options: argparse.Namespace, handler: _MaskedLog) -> Work:
     """What the command line asks for. Raises `ConfigError`."""
     if options.http:
-        return lambda _: serve_http(*options.http)
+        return serve_http(*options.http)
     if options.toolbox:
-        return functools.partial(serve_stdio, create_toolbox_server())
+        return serve_stdio(create_toolbox_server())
     if options.login:
-        return lambda _: log_in(options.login)
+        return log_in(options.login)
     found = find_config(options.config)
     config = handler.config = replace(found, read_only=options.read_only)
     if options.check:
-        return lambda _: check(config)
+        return check(config)
     if options.call:
-        return lambda _: call_once(config, *options.call)
+        return call_once(config, *options.call)
     names = ", ".join(config.toolboxes) or "no toolbox"
     log.info("Serving %s: %s", names, config.source)
-    return functools.partial(serve_stdio, create_server(config))
+    return serve_stdio(create_server(config))
 
 
 def main() -> None:
@@ -3171,7 +3140,6 @@ def main() -> None:
     # The servers inherit the environment, and a file may name its variables.
     restore_environment()
     is_serving = not any((options.check, options.call, options.login))
-    is_person = os.isatty(0)
     handler = _MaskedLog(queue.Queue(_LOG_LINES))
     logging.raiseExceptions = False  # a full queue is no error
     form = "%(asctime)s %(levelname)s %(message)s"
@@ -3182,20 +3150,19 @@ def main() -> None:
     log.setLevel(options.verbose or (logging.INFO if is_serving else logging.WARNING))
     if options.verbose:
         logging.getLogger("asyncio").setLevel(logging.ERROR)
-    status = int(not is_serving)  # of work that was stopped
     try:
         work = choose_work(options, handler)
     except ConfigError as error:
-        if is_person or not is_serving:
+        if os.isatty(0) or not is_serving:
             sys.exit(str(error))
         log.error("%s", error)
-        work, status = functools.partial(refuse_client, str(error)), 1
-    if is_serving and is_person:
+        work = refuse_client(str(error))
+    if is_serving and os.isatty(0):
         log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
     # Until now, the lines of the log have been waiting, so that a person who is told of
     # a file's problems gets no log lines around them.
     logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
-    asyncio.run(run_until_end(work, status))
+    asyncio.run(run_until_end(work, status=int(not is_serving)))
 
 
 if __name__ == "__main__":
