@@ -3087,8 +3087,8 @@ def parse_arguments() -> argparse.Namespace:
 def _http_address(text: str) -> tuple[str, int]:
     """The host and the port of `[HOST:]PORT`."""
     host, _, port = text.rpartition(":")
-    if int(port) not in range(1, 65536):
-        raise ValueError(port)
+    if not port.isdecimal() or int(port) not in range(1, 65536):
+        raise argparse.ArgumentTypeError(f"expected [HOST:]PORT, found {text}")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
