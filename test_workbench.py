@@ -1050,13 +1050,12 @@ SPOILT = "answer(request, {'tools': 7})"
 AT_HOME = os.path.expanduser("~/x")  # as a shell expands it
 SHOW_HOME = ["-c", "import sys; sys.exit(sys.argv[1])", "~/x"]
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons must tell
-    "absent": (MISSING, "^cannot start 'no-such-command': .*full path.*`env`$"),
-    "words": ({"command": "npx -y x"}, "'npx -y x': .*spaces.*`args`"),
-    "blank": ({"command": " "}, "' ': .*empty"),
-    "link": ({"command": "http://a.b:80/c"}, "URL.*`url`"),
-    "port": ({"command": "localhost:8080"}, "port.*`url`"),
+    "absent": (MISSING, "^cannot start 'no-such-command': .*full path.*`env`.$"),
+    "words": ({"command": "npx -y x"}, "'npx -y x': .*one program.*`args`"),
+    "blank": ({"command": " "}, "' ': .*one program"),
+    "link": ({"command": "http://a.b:80/c"}, "a URL or a port in `url`"),
     "file": ({"command": __file__}, "Permission denied|not a valid"),
-    "folder": (local() | {"cwd": "/no-such"}, "start '.*': its `cwd`.* '/no-such'$"),
+    "folder": (local() | {"cwd": "/no-such"}, "start '.*': .*: '/no-such' "),
     "done": (local(on={"start": "pass"}), "status 0.*`args`"),
     "early": (local(on={"initialize": "refuse(request, 7, 'no key')"}), "^no key;"),
     "home": ({"command": sys.executable, "args": SHOW_HOME}, re.escape(AT_HOME)),
@@ -1068,7 +1067,7 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons mus
 }
 
 
-async def test_a_reason_is_one_readable_line_that_tells_the_cause(log: Logs) -> None:
+async def test_a_reason_is_one_readable_line_that_tells_the_cause() -> None:
     servers = {name: server for name, (server, _) in FAILURES.items()}
     async with connected(good=local(), **servers) as client:
         failed = (await open_box(client))["servers_failed"]
@@ -1076,8 +1075,6 @@ async def test_a_reason_is_one_readable_line_that_tells_the_cause(log: Logs) -> 
         assert failed[name].isprintable() and len(failed[name]) < 10_000, name
         for part in parts.split(";;"):
             assert re.search(part.strip(), failed[name]), (name, failed[name])
-    path = f"PATH of 'no-such-command': {PATH}"
-    assert ("workbench", logging.DEBUG, path) in log.record_tuples
 
 
 PAGES = """
@@ -2178,22 +2175,18 @@ BOMB = zlib.compress(b" " * (130 << 20), 1)
 # How a request fails; what its call is told, as a pattern. A server that answers so
 # at its path does not connect.
 FAILED: dict[str, tuple[Any, str]] = {
-    "401": (error(401), "HTTP 401.* `headers`"),
+    "401": (response(401, "Who?"), "HTTP 401.* `headers`"),
     "403": (error(403), "No such record"),
-    "429": (response(429, "Too\nmany"), "HTTP 429"),
     "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
-    "elsewhere": (response(307, location="http://a.invalid/"), "host|redirect"),
+    "elsewhere": (response(307, location="http://a.invalid/"), "elsewhere: http://a"),
     "301": (response(301, location="/sse"), "HTTP 301.* write http://.*/sse in `url`"),
     "303": (response(303, location="/sse"), "HTTP 303.* write http://.*/sse in `url`"),
     "loop": (response(308, location="/loop"), "redirect"),
-    "html": (
-        response(200, "<html>", content_type="text/html"),
-        "HTTP 200, no valid MCP.*path.*<html>",
-    ),
+    "html": (response(200, "<html>"), "HTTP 200, no valid MCP.*<html>.*path"),
     "ended": (STREAM + b": no answer\n\n", "HTTP 200"),
     "large": (STREAM + b"id: 1\n\ndata: " + b"x" * TOO_LONG, "exceed"),
     "spoilt": (response(200, {"id": 1}), ""),
-    "bomb": (response(200, BOMB, content_encoding="deflate"), "longer than .* MiB"),
+    "bomb": (response(200, BOMB, content_encoding="deflate"), "HTTP 200, longer"),
     "cut": (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{", ""),
     "closed": (b"", ""),
 }
@@ -2430,8 +2423,8 @@ async def test_an_answer_is_asked_for_again_after_its_stream(remote: Remote) -> 
 # told. The server is a proxy as well.
 DEAD, SOCKS = "http://127.0.0.1:1", "socks5://127.0.0.1:1"
 PROXIES = [
-    ({"HTTP_PROXY": DEAD}, "http://HERE", "connect"),
-    ({"HTTP_PROXY": "http://HERE"}, "http://a.invalid", "^ok$"),
+    ({"HTTP_PROXY": DEAD}, "http://a.invalid", "connect"),
+    ({"HTTP_PROXY": DEAD}, "http://HERE", "^ok$"),
     ({"all_proxy": "HERE"}, "http://a.invalid", "^ok$"),
     ({"HTTP_PROXY": "http://HERE", "ALL_PROXY": SOCKS}, "http://a.invalid", "^ok$"),
     ({"HTTPS_PROXY": "socks://x", "HTTP_PROXY": "HERE"}, "http://a.invalid", "^ok$"),
@@ -2440,8 +2433,9 @@ PROXIES = [
     ({"HTTP_PROXY": "http://x:port"}, "http://a.invalid", "a.invalid.*proxy"),
     ({"SSL_CERT_FILE": "/none"}, "https://a.invalid", "a.invalid.*SSL_CERT_FILE"),
 ]
-for exempt in ("*", "127.0.0.1", "localhost, 127.0.0.0/8,::1", "x,HERE", "*.0.0.1"):
-    PROXIES.append(({"ALL_PROXY": SOCKS, "NO_PROXY": exempt}, "http://HERE", "^ok$"))
+for exempt in ("*", "a.invalid", "x,.invalid", "a.invalid:81"):
+    exempted = {"ALL_PROXY": SOCKS, "NO_PROXY": exempt}
+    PROXIES.append((exempted, "http://a.invalid:81", "^(?!.*proxy).*a.invalid"))
 
 
 @pytest.mark.parametrize("case", PROXIES)
@@ -2598,7 +2592,6 @@ class Guarded(Remote):
 async def guarded(tmp_path: Path, monkeypatch: Monkey) -> AsyncIterator[Guarded]:
     """A guarded server, a home without tokens, and a browser whose user says yes."""
     monkeypatch.setenv(HOME, str(tmp_path))
-    monkeypatch.delenv("UV", raising=False)
 
     def follow(url: str) -> bool:
         httpx2.get(url, follow_redirects=True)
@@ -2655,17 +2648,11 @@ async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
 
 @POSIX
 def test_the_told_command_can_be_pasted(monkeypatch: Monkey) -> None:
-    """Under uv, the interpreter is in a cache; a query may be secret."""
+    """A query may be secret, so it is left out."""
     monkeypatch.setattr(workbench, "__file__", "/a folder/workbench.py")
-    for uv, start in ((None, [sys.executable]), ("/a/u v", ["/a/u v", "run"])):
-        if uv:
-            monkeypatch.setenv("UV", uv)
-        else:
-            monkeypatch.delenv("UV", raising=False)
-        told = workbench.SignIn("https://x.org/mcp?key=secret", pytest.fail).hint
-        words = shlex.split(told.partition(": ")[2])
-        rest = ["/a folder/workbench.py", "--login", "https://x.org/mcp"]
-        assert words == [*start, *rest]
+    told = workbench.SignIn("https://x.org/mcp?key=secret", pytest.fail).hint
+    rest = ["/a folder/workbench.py", "--login", "https://x.org/mcp"]
+    assert shlex.split(told.partition(": ")[2]) == [sys.executable, *rest]
 
 
 async def test_of_four_workbenches_one_refreshes(
