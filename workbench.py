@@ -1988,7 +1988,7 @@ class ServerProcess(Transport):
                 self.on_output(line)
             else:
                 yield SessionMessage(message)
-        # No answer can come any more, so nothing is sent any more.
+        # As no answer can come any more, nothing is sent any more.
         self._pipes.stdin.close()
         # A server that closes a pipe usually exits. Then `_report_exit` reports the
         # exit status first, and the connection keeps the first reason.
@@ -2079,7 +2079,7 @@ def restore_environment() -> None:
         del os.environ["VIRTUAL_ENV"]
         if is_environment:
             # uv has replaced the value, but not the folder of the same environment.
-            os.environ["VIRTUAL_ENV"] = os.path.dirname(folders[0])
+            os.environ["VIRTUAL_ENV"] = os.path.dirname(environment)
 
 
 class RemoteServer(Transport):
@@ -2106,8 +2106,7 @@ class RemoteServer(Transport):
             text = "`headers`, SSL_CERT_FILE or SSL_CERT_DIR cannot be used"
             raise ToolError(f"{url}: {text}: {error}") from None
         except (ImportError, ValueError, httpx2.InvalidURL):
-            text = "not a valid URL, or the environment's proxy for it cannot be used: "
-            text += "expected http://HOST:PORT, or socks5:// and the package socksio"
+            text = "not a valid URL, or its proxy is unusable (SOCKS needs socksio)"
             raise ToolError(f"{url}: {text}") from None
         # The person's own key, in a header or in the URL, is used instead of a sign-in.
         self._sign_in = None
@@ -2302,8 +2301,8 @@ async def _check_redirect(response: httpx2.Response) -> None:
     """Refuse a redirect that makes a GET of a POST, because it would lose the message."""
     if response.status_code in (301, 302, 303) and response.request.method == "POST":
         target = response.url.join(response.headers.get("location", ""))
-        text = f"HTTP {response.status_code}, a redirect: write {target} in `url`"
-        raise httpx2.RequestError(text)
+        how = f"write {target} in `url`"
+        raise httpx2.RequestError(f"HTTP {response.status_code}, a redirect: {how}")
 
 
 def _find_proxy(url: httpx2.URL) -> str | None:
