@@ -1930,9 +1930,9 @@ class ServerProcess(Transport):
 
     - The process exits. `_report_exit` reports the status at once, and closes the pipes
       `OUTPUT_TIMEOUT` later, so the messages end.
-    - stdout ends. `_messages` closes stdin at once, so that nothing more is sent. It
-      reports the end after up to `EXIT_GRACE`, because the process usually exits
-      meanwhile, and the status tells more. A line that is too long is reported at once.
+    - stdout ends. From this moment on, `_send` sends nothing. `_messages` reports the
+      end after up to `EXIT_GRACE`, because the process usually exits meanwhile, and the
+      status tells more. A line that is too long is reported at once.
     - stdin is closed. `_send` reports this at the next request, after as long a wait.
     """
 
@@ -1988,8 +1988,6 @@ class ServerProcess(Transport):
                 self.on_output(line)
             else:
                 yield SessionMessage(message)
-        # As no answer can come any more, nothing is sent any more.
-        self._pipes.stdin.close()
         # A server that closes a pipe usually exits. Then `_report_exit` reports the
         # exit status first, and the connection keeps the first reason.
         await asyncio.wait(self._ends, timeout=EXIT_GRACE)
@@ -2005,10 +2003,13 @@ class ServerProcess(Transport):
         Raises `NotDelivered` for a request that the process can no longer read, or no
         longer answer.
         """
-        # No `drain`: a server that does not read its stdin must delay nobody.
-        self._pipes.stdin.write(dump_message(item.message) + b"\n")
-        # A write to a broken pipe closes `stdin`, so the check comes after it.
-        is_closed = self._pipes.stdin.is_closing()
+        # After the end of stdout, no answer can come, so nothing is sent.
+        is_closed = self._pipes.stdout.at_eof()
+        if not is_closed:
+            # No `drain`: a server that does not read its stdin must delay nobody.
+            self._pipes.stdin.write(dump_message(item.message) + b"\n")
+            # A write to a broken pipe closes `stdin`, so the check comes after it.
+            is_closed = self._pipes.stdin.is_closing()
         if is_closed and isinstance(item.message, types.JSONRPCRequest):
             # As at the end of stdout, the exit status is the better reason.
             await asyncio.wait(self._ends, timeout=EXIT_GRACE)
