@@ -1050,13 +1050,12 @@ SPOILT = "answer(request, {'tools': 7})"
 AT_HOME = os.path.expanduser("~/x")  # as a shell expands it
 SHOW_HOME = ["-c", "import sys; sys.exit(sys.argv[1])", "~/x"]
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons must tell
-    "absent": (MISSING, "^cannot start 'no-such-command': .*full path.*`env`$"),
-    "words": ({"command": "npx -y x"}, "'npx -y x': .*spaces.*`args`"),
-    "blank": ({"command": " "}, "' ': .*empty"),
-    "link": ({"command": "http://a.b:80/c"}, "URL.*`url`"),
-    "port": ({"command": "localhost:8080"}, "port.*`url`"),
+    "absent": (MISSING, "^cannot start 'no-such-command': .*full path.*`env`.$"),
+    "words": ({"command": "npx -y x"}, "'npx -y x': .*one program.*`args`"),
+    "blank": ({"command": " "}, "' ': .*one program"),
+    "link": ({"command": "http://a.b:80/c"}, "a URL or a port in `url`"),
     "file": ({"command": __file__}, "Permission denied|not a valid"),
-    "folder": (local() | {"cwd": "/no-such"}, "start '.*': its `cwd`.* '/no-such'$"),
+    "folder": (local() | {"cwd": "/no-such"}, "start '.*': .*: '/no-such' "),
     "done": (local(on={"start": "pass"}), "status 0.*`args`"),
     "early": (local(on={"initialize": "refuse(request, 7, 'no key')"}), "^no key;"),
     "home": ({"command": sys.executable, "args": SHOW_HOME}, re.escape(AT_HOME)),
@@ -1068,7 +1067,7 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons mus
 }
 
 
-async def test_a_reason_is_one_readable_line_that_tells_the_cause(log: Logs) -> None:
+async def test_a_reason_is_one_readable_line_that_tells_the_cause() -> None:
     servers = {name: server for name, (server, _) in FAILURES.items()}
     async with connected(good=local(), **servers) as client:
         failed = (await open_box(client))["servers_failed"]
@@ -1076,8 +1075,6 @@ async def test_a_reason_is_one_readable_line_that_tells_the_cause(log: Logs) -> 
         assert failed[name].isprintable() and len(failed[name]) < 10_000, name
         for part in parts.split(";;"):
             assert re.search(part.strip(), failed[name]), (name, failed[name])
-    path = f"PATH of 'no-such-command': {PATH}"
-    assert ("workbench", logging.DEBUG, path) in log.record_tuples
 
 
 PAGES = """
@@ -1963,23 +1960,6 @@ async def test_a_fault_costs_only_its_server(notes: Path) -> None:
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
 
 
-@ON_WINDOWS
-async def test_nothing_is_left_behind_a_batch_file(tmp_path: Path, notes: Path) -> None:
-    """It is how `npx` starts; the server behind it outlives its stdin."""
-    start = "self.start(0); self.hang()"
-    its = local(notes=notes, on={"start": start})
-    options = tmp_path / "options"
-    options.write_text(its["args"][-1])
-    code = f"import sys; sys.argv[1:] = [open({str(options)!r}).read()]; "
-    (tmp_path / "server.py").write_text(code + its["args"][1])
-    line = f'@"{its["command"]}" "%~dp0server.py"'
-    (tmp_path / "server.cmd").write_text(line)
-    async with connected(a={"command": str(tmp_path / "server")}) as client:
-        assert await answer_of(client, "a", "echo", {"x": 1}) == {"x": 1}
-        pid = await pid_of(client, "a")
-    await until(lambda: not is_alive(pid))
-
-
 def response(status: int, body: Any = "", **headers: str) -> bytes:
     """A whole HTTP response of a message or a text; `_` in a header stands for `-`."""
     if isinstance(body, dict):
@@ -2150,22 +2130,18 @@ BOMB = zlib.compress(b" " * (130 << 20), 1)
 # How a request fails; what its call is told, as a pattern. A server that answers so
 # at its path does not connect.
 FAILED: dict[str, tuple[Any, str]] = {
-    "401": (error(401), "HTTP 401.* `headers`"),
+    "401": (response(401, "Who?"), "HTTP 401.* `headers`"),
     "403": (error(403), "No such record"),
-    "429": (response(429, "Too\nmany"), "HTTP 429"),
     "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
-    "elsewhere": (response(307, location="http://a.invalid/"), "host|redirect"),
+    "elsewhere": (response(307, location="http://a.invalid/"), "elsewhere: http://a"),
     "301": (response(301, location="/sse"), "HTTP 301.* write http://.*/sse in `url`"),
     "303": (response(303, location="/sse"), "HTTP 303.* write http://.*/sse in `url`"),
     "loop": (response(308, location="/loop"), "redirect"),
-    "html": (
-        response(200, "<html>", content_type="text/html"),
-        "HTTP 200, no valid MCP.*path.*<html>",
-    ),
+    "html": (response(200, "<html>"), "HTTP 200, no valid MCP.*<html>.*path"),
     "ended": (STREAM + b": no answer\n\n", "HTTP 200"),
     "large": (STREAM + b"id: 1\n\ndata: " + b"x" * TOO_LONG, "exceed"),
     "spoilt": (response(200, {"id": 1}), ""),
-    "bomb": (response(200, BOMB, content_encoding="deflate"), "longer than .* MiB"),
+    "bomb": (response(200, BOMB, content_encoding="deflate"), "HTTP 200, longer"),
     "cut": (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{", ""),
     "closed": (b"", ""),
 }
@@ -2274,35 +2250,30 @@ async def test_a_forgotten_session_is_replaced(remote: Remote) -> None:
 
 
 async def test_a_call_that_nothing_answered_is_sent_once_more(remote: Remote) -> None:
-    """And where it had a session, and the status says that it was not accepted."""
-    statuses = {404: 2, 410: 2, 400: 2, 401: 1, 403: 1, 409: 1, 500: 1}
+    """And where it had a session, and the status says that it was not accepted.
+
+    An error of the tool's own costs no session.
+    """
+    statuses = {404: 2, 410: 2, 400: 2, 401: 1, 403: 1, 409: 1, 500: 1, 200: 1}
     for status in statuses:
         remote.answers[f"bare {status}"] = response(status, BARE)
         remote.answers[f"own {status}"] = error(status)
     remote.answers["/moved"] = response(307, location="/mcp")
     async with connected(a=remote.at(), b=remote.at("/moved")) as client:
+        for status in set(statuses) - {401}:
+            for _ in range(2):
+                assert "No such record" in await error_of(client, "a", f"own {status}")
+            assert remote.calls.count(f"own {status}") == 2
+        assert remote.calls.count("initialize") == 1
         for status, times in statuses.items():
             assert f"HTTP {status}" in await error_of(client, "a", f"bare {status}")
             assert remote.calls.count(f"bare {status}") == times
-            await error_of(client, "a", f"own {status}")
-            assert remote.calls.count(f"own {status}") == 1
         await error_of(client, "b", "bare 404")
         assert remote.calls.count("bare 404") == 6  # two of them to /moved
         remote.session = ""
         assert text(await use(client, "a", "ok")) == "ok"
         await error_of(client, "a", "bare 404")
     assert remote.calls.count("bare 404") == 7
-
-
-async def test_a_tools_own_errors_cost_no_session(remote: Remote) -> None:
-    remote.answers.update({"200": error(200), "404": error(404)})
-    async with connected(a=remote.at()) as client:
-        for _ in range(3):
-            assert "No such record" in await error_of(client, "a", "200")
-            assert "No such record" in await error_of(client, "a", "404")
-        assert text(await use(client, "a", "ok")) == "ok"
-    assert remote.calls.count("initialize") == 1
-    assert remote.calls.count("200") == remote.calls.count("404") == 3
 
 
 # Whether it speaks 2026-07-28, and its session.
@@ -2402,8 +2373,8 @@ async def test_an_answer_is_asked_for_again_after_its_stream(remote: Remote) -> 
 # told. The server is a proxy as well.
 DEAD, SOCKS = "http://127.0.0.1:1", "socks5://127.0.0.1:1"
 PROXIES = [
-    ({"HTTP_PROXY": DEAD}, "http://HERE", "connect"),
-    ({"HTTP_PROXY": "http://HERE"}, "http://a.invalid", "^ok$"),
+    ({"HTTP_PROXY": DEAD}, "http://a.invalid", "connect"),
+    ({"HTTP_PROXY": DEAD}, "http://HERE", "^ok$"),
     ({"all_proxy": "HERE"}, "http://a.invalid", "^ok$"),
     ({"HTTP_PROXY": "http://HERE", "ALL_PROXY": SOCKS}, "http://a.invalid", "^ok$"),
     ({"HTTPS_PROXY": "socks://x", "HTTP_PROXY": "HERE"}, "http://a.invalid", "^ok$"),
@@ -2412,8 +2383,9 @@ PROXIES = [
     ({"HTTP_PROXY": "http://x:port"}, "http://a.invalid", "a.invalid.*proxy"),
     ({"SSL_CERT_FILE": "/none"}, "https://a.invalid", "a.invalid.*SSL_CERT_FILE"),
 ]
-for exempt in ("*", "127.0.0.1", "localhost, 127.0.0.0/8,::1", "x,HERE", "*.0.0.1"):
-    PROXIES.append(({"ALL_PROXY": SOCKS, "NO_PROXY": exempt}, "http://HERE", "^ok$"))
+for exempt in ("*", "a.invalid", "x,.invalid", "a.invalid:81"):
+    exempted = {"ALL_PROXY": SOCKS, "NO_PROXY": exempt}
+    PROXIES.append((exempted, "http://a.invalid:81", "^(?!.*proxy).*a.invalid"))
 
 
 @pytest.mark.parametrize("case", PROXIES)
@@ -2454,30 +2426,6 @@ async def test_names_that_hang_keep_no_other_server_waiting(
         is_over.set()
 
 
-@pytest.mark.skipif(not INSTALLED.exists(), reason=".ci/run installs real servers")
-async def test_the_restart_of_a_real_server_goes_unnoticed() -> None:
-    package = INSTALLED / "node_modules/@modelcontextprotocol/server-everything"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    line = ["node", str(package / "dist/index.js"), "streamableHttp"]
-    environment = os.environ | {"PORT": str(port)}
-    url = f"http://127.0.0.1:{port}/mcp"
-
-    def is_up() -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            return True
-        return False
-
-    async with connected(a={"url": url}) as client:
-        for _ in range(2):
-            process = await anyio.open_process(line, env=environment)
-            async with process:
-                await until(is_up, 20)
-                told = text(await use(client, "a", "echo", {"message": "hello"}))
-                process.kill()
-            assert told == "Echo: hello"
-
-
 @POSIX
 @pytest.mark.skipif(not INSTALLED.exists(), reason=".ci/run installs real servers")
 async def test_servers_of_npm_and_pypi_do_their_work(tmp_path: Path) -> None:
@@ -2492,6 +2440,9 @@ async def test_servers_of_npm_and_pypi_do_their_work(tmp_path: Path) -> None:
 
 
 # === Sign-in ==========================================================================
+
+
+ENDPOINTS = {"registration": "register", "authorization": "authorize", "token": "token"}
 
 
 class Guarded(Remote):
@@ -2534,9 +2485,8 @@ class Guarded(Remote):
         if "/.well-known/" in url.path:
             about: dict[str, Any] = {"issuer": origin, "resource": f"{origin}/mcp"}
             about["authorization_servers"] = [origin]
-            about["registration_endpoint"] = f"{origin}/register"
-            about["authorization_endpoint"] = f"{origin}/authorize"
-            about["token_endpoint"] = f"{origin}/token"
+            for key, path in ENDPOINTS.items():
+                about[f"{key}_endpoint"] = f"{origin}/{path}"
             return response(200, json.dumps(about))
         if url.path == "/register":
             return response(201, json.dumps(json.loads(body) | {"client_id": "us"}))
@@ -2570,7 +2520,6 @@ class Guarded(Remote):
 async def guarded(tmp_path: Path, monkeypatch: Monkey) -> AsyncIterator[Guarded]:
     """A guarded server, a home without tokens, and a browser whose user says yes."""
     monkeypatch.setenv(HOME, str(tmp_path))
-    monkeypatch.delenv("UV", raising=False)
 
     def follow(url: str) -> bool:
         httpx2.get(url, follow_redirects=True)
@@ -2583,17 +2532,14 @@ async def guarded(tmp_path: Path, monkeypatch: Monkey) -> AsyncIterator[Guarded]
     guarded.listener.close()
 
 
-def login_command(url: str) -> str:
-    return f"{sys.executable} {workbench.__file__} --login {url}"
-
-
 async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
     guarded: Guarded, tmp_path: Path, capsys: Capture, log: Logs
 ) -> None:
     """And a new sign-in needs no restart; no token is logged or told."""
     entry = guarded.at("/mcp?key=sesame-sesame")
     url = guarded.at()["url"]
-    wanted = f"HTTP 401: set `headers`, or sign in with: {login_command(url)}"
+    command = f"{sys.executable} {workbench.__file__} --login {url}"
+    wanted = f"HTTP 401: set `headers`, or sign in with: {command}"
     async with connected(a=entry) as client:
         for _ in range(2):
             assert (await error_of(client, "a", "echo")).endswith(wanted)
@@ -2627,17 +2573,11 @@ async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
 
 @POSIX
 def test_the_told_command_can_be_pasted(monkeypatch: Monkey) -> None:
-    """Under uv, the interpreter is in a cache; a query may be secret."""
+    """A query may be secret, so it is left out."""
     monkeypatch.setattr(workbench, "__file__", "/a folder/workbench.py")
-    for uv, start in ((None, [sys.executable]), ("/a/u v", ["/a/u v", "run"])):
-        if uv:
-            monkeypatch.setenv("UV", uv)
-        else:
-            monkeypatch.delenv("UV", raising=False)
-        told = workbench.SignIn("https://x.org/mcp?key=secret", pytest.fail).hint
-        words = shlex.split(told.partition(": ")[2])
-        rest = ["/a folder/workbench.py", "--login", "https://x.org/mcp"]
-        assert words == [*start, *rest]
+    told = workbench.SignIn("https://x.org/mcp?key=secret", pytest.fail).hint
+    rest = ["/a folder/workbench.py", "--login", "https://x.org/mcp"]
+    assert shlex.split(told.partition(": ")[2]) == [sys.executable, *rest]
 
 
 async def test_of_four_workbenches_one_refreshes(
@@ -2726,10 +2666,8 @@ async def test_a_sign_in_that_fails_says_why_in_one_sentence(
     url = guarded.at()["url"]
     assert await workbench.log_in(url) == 1
     printed = capsys.readouterr().out
-    assert (
-        re.search(f"(?m)^Not signed in to {url}: {why}", printed)
-        and "sesame" not in printed
-    )
+    assert re.search(f"(?m)^Not signed in to {url}: {why}", printed)
+    assert "sesame" not in printed
 
 
 @POSIX

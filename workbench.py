@@ -47,13 +47,11 @@ import functools
 import gc
 import hashlib
 import inspect
-import ipaddress
 import json
 import logging.handlers
 import os
 import queue
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -1880,14 +1878,9 @@ class Connection:
 SESSION_ID = "mcp-session-id"
 _HEADERS = {"accept": "application/json, text/event-stream"}
 _HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
-_URL_HINT = "is the path right, often /mcp?"
-_LOGIN_HINT = "check `headers`"
-_PROXY_HINT = "expected http://HOST:PORT, or socks5:// and the package socksio"
 
 # Seconds between two requests for an event stream that ends at once, or is refused.
 RETRY_LIMIT = 60.0
-# A stream that no answer ends is asked for with this, which is the id of no request.
-_NEVER = "never"
 Answer = types.JSONRPCResponse | types.JSONRPCError
 Outcome = Answer | ToolError | None
 
@@ -1947,8 +1940,11 @@ class ServerProcess(Transport):
             try:
                 self._process, self._pipes = await start(_Pipes, *words, **options)
             except OSError as error:
-                log.debug("PATH of '%s': %s", words[0], env.get("PATH"))
-                raise ToolError(_explain_start(words[0], cwd, error)) from None
+                # The error names the command, or a `cwd` that is no folder.
+                how = "write one program, best by its full path; arguments belong in "
+                how += "`args`, a URL or a port in `url`, and a longer PATH in `env`"
+                text = f"cannot start '{words[0]}': {error.strerror}"
+                raise ToolError(f"{text}: '{error.filename}' ({how})") from None
         if sys.platform == "win32":
             self._job = create_job(self._process)
         # The process may have exited already. Then the callback follows at once.
@@ -2045,29 +2041,6 @@ class ServerProcess(Transport):
         return False
 
 
-# The advice for a command that is not found. The first pattern that fits counts.
-_NO_PROGRAM = {
-    r"\s*": "it is empty",
-    r".*://.*": "it is a URL, which is written as `url`",
-    r"(\S*:)?\d+": "it is a port: write `url`, such as http://localhost:8080/mcp",
-    r".*\s.*": "it has spaces: write the program alone, and its arguments in `args`",
-    r".*": "not found: write its full path, which `which` or `where` shows in a "
-    "terminal. The PATH of an MCP client may be shorter; it can be set in `env`",
-}
-
-
-def _explain_start(command: str, cwd: str, error: OSError) -> str:
-    """Say why a process was not started, and what to do about it."""
-    text = f"cannot start '{command}'"
-    if not os.path.isdir(cwd):
-        return f"{text}: its `cwd` is no folder: '{cwd}'"
-    if os.path.exists(command):
-        # A script is "not found" if the interpreter in its first line is missing.
-        return f"{text}, or the interpreter in its first line: {error.strerror}"
-    found = (how for form, how in _NO_PROGRAM.items() if re.fullmatch(form, command))
-    return f"{text}: {next(found, error.strerror)}"
-
-
 def restore_environment() -> None:
     """Take back what `uv run` or `uvx` has added to the environment of this process.
 
@@ -2076,30 +2049,24 @@ def restore_environment() -> None:
     UV_RUN_RECURSION_DEPTH. With all this, the command `python` of a server would start
     the Python of the workbench, which lacks the packages of the server.
     """
-    folders = os.environ.get("PATH", "").split(os.pathsep)
-    environments: list[str] = []
-    added: set[str] = set()
-    for folder in folders:
-        root = os.path.join(os.path.dirname(folder), "")
-        if os.path.exists(f"{root}pyvenv.cfg"):
-            environments.append(folder)
-            if any(path.startswith(root) for path in sys.path):
-                added.add(folder)
     # Without UV, a person has activated our environment, and nothing was added.
-    if "UV" not in os.environ or not added:
+    if os.environ.pop("UV", None) is None:
         return
-    for folder in added:
-        # The first one is uv's. A second one is there if the environment is activated.
-        folders.remove(folder)
-        environments.remove(folder)
-    os.environ["PATH"] = os.pathsep.join(folders)
-    del os.environ["UV"]
     os.environ.pop("UV_RUN_RECURSION_DEPTH", None)
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    for folder in folders.copy():
+        environment = os.path.join(os.path.dirname(folder), "")
+        is_environment = os.path.exists(f"{environment}pyvenv.cfg")
+        is_ours = any(path.startswith(environment) for path in sys.path)
+        if not is_environment or not is_ours:
+            break
+        folders.remove(folder)
+    os.environ["PATH"] = os.pathsep.join(folders)
     if os.environ.get("VIRTUAL_ENV") == sys.prefix:
         del os.environ["VIRTUAL_ENV"]
-        if environments:
+        if is_environment:
             # uv has replaced the value, but not the folder of the same environment.
-            os.environ["VIRTUAL_ENV"] = os.path.dirname(environments[0])
+            os.environ["VIRTUAL_ENV"] = os.path.dirname(environment)
 
 
 class RemoteServer(Transport):
@@ -2113,26 +2080,21 @@ class RemoteServer(Transport):
     """
 
     def __post_init__(self) -> None:
-        # Errors show the URL as the configuration has it. `httpx2.URL` may spell it
-        # otherwise, and the mask would miss it. The text of an error about a URL has
-        # parts of the URL, which may be secret.
+        # Errors show the URL as the configuration has it, so that the mask finds its
+        # secrets. The text of an error about a URL may have a part of one.
         url = self.config.url
+        limits = httpx2.Limits(max_connections=200, keepalive_expiry=2.0)
         try:
             self._url = self._endpoint = httpx2.URL(url)
-        except httpx2.InvalidURL:
-            raise ToolError(f"{url}: not a valid URL") from None
-        limits = httpx2.Limits(max_connections=200, keepalive_expiry=2.0)
-        proxy = _find_proxy(self._url)
-        try:
+            proxy = _find_proxy(self._url)
             headers = httpx2.Headers(self.config.headers) | _HEADERS
             transport = httpx2.AsyncHTTPTransport(limits=limits, proxy=proxy)
         except (OSError, UnicodeError) as error:
-            text = f"{url}: `headers`, SSL_CERT_FILE or SSL_CERT_DIR cannot be used"
-            raise ToolError(f"{text}: {error}") from None
+            text = "`headers`, SSL_CERT_FILE or SSL_CERT_DIR cannot be used"
+            raise ToolError(f"{url}: {text}: {error}") from None
         except (ImportError, ValueError, httpx2.InvalidURL):
-            # The error's text has parts of the proxy's URL, which may be secret.
-            text = f"{url}: its proxy, of the environment, cannot be used"
-            raise ToolError(f"{text}: {_PROXY_HINT}") from None
+            text = "not a valid URL, or its proxy is unusable (SOCKS needs socksio)"
+            raise ToolError(f"{url}: {text}") from None
         # The person's own key, in a header or in the URL, is used instead of a sign-in.
         self._sign_in = None
         if "authorization" not in headers and not self._url.userinfo:
@@ -2144,7 +2106,8 @@ class RemoteServer(Transport):
             # Only connecting has a timeout: a call may run for hours, an upload may be
             # slow, and a request beyond 200 waits for a free connection.
             timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
-            event_hooks={"request": [self._check_host]},
+            event_hooks={"request": [self._check_host], "response": [_check_redirect]},
+            follow_redirects=True,
         )
         self._failures = 0  # of requests, since the last that was answered
         self._is_sse = self.config.transport == "sse"
@@ -2159,10 +2122,9 @@ class RemoteServer(Transport):
     async def _check_host(self, request: httpx2.Request) -> None:
         # The headers may be secret, so no redirect may take them to another host or
         # port, or out of TLS.
-        allowed = [(self._url.scheme, self._url.netloc), ("https", self._url.netloc)]
-        if (request.url.scheme, request.url.netloc) not in allowed:
-            text = f"the server leads to another host: {request.url}"
-            raise httpx2.RequestError(text)
+        is_downgraded = self._url.scheme == "https" != request.url.scheme
+        if request.url.netloc != self._url.netloc or is_downgraded:
+            raise httpx2.RequestError(f"the server leads elsewhere: {request.url}")
 
     async def __aenter__(self) -> Streams:
         self._listening = asyncio.create_task(self._listen())
@@ -2229,8 +2191,9 @@ class RemoteServer(Transport):
         await self._is_ready.wait()
         while SESSION_ID in self._http.headers:
             # Whenever this stream ends, `_fetch` asks for it again, and returns only
-            # after an error. A server may have no such stream at all.
-            await self._fetch("GET", {}, _NEVER)
+            # after an error. A server may have no such stream at all. No request has
+            # this id, so no answer ends the stream.
+            await self._fetch("GET", {}, "never")
             await anyio.sleep(RETRY_LIMIT)
 
     async def __aexit__(self, *_: object) -> None:
@@ -2264,9 +2227,9 @@ class RemoteServer(Transport):
         pause = 0.0
         while True:
             began = anyio.current_time()
-            answer = None
+            stream = self._http.stream(method, self._endpoint, **parts)
             try:
-                async with self._request(method, parts) as response:
+                async with stream as response:
                     if response.headers.get(SESSION_ID):
                         self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
                     async for event in _events(response):
@@ -2275,12 +2238,9 @@ class RemoteServer(Transport):
                         retry = event.retry or retry
                         answer = await self._receive(event, awaited)
                         if answer:
-                            break
+                            return answer
             except Exception as error:  # noqa: BLE001
                 return ToolError(f"{self.config.url}: {explain(error)}")
-            # A 401 answers nothing, whatever its body is.
-            if answer and response.status_code != 401:
-                return answer
             if response.is_success and not awaited:
                 return None
             # Without an id of an event, the rest of an answer cannot be asked for.
@@ -2293,27 +2253,9 @@ class RemoteServer(Transport):
             if last.id:
                 parts = {"headers": {"last-event-id": last.id}}
 
-    @asynccontextmanager
-    async def _request(
-        self, method: str, parts: JSON
-    ) -> AsyncIterator[httpx2.Response]:
-        """The response to an HTTP request, after redirects.
-
-        The body of a redirect is not read. A redirect that makes a GET of a POST is not
-        followed, because it would lose the message.
-        """
-        visited = [self._endpoint]
-        while True:
-            async with self._http.stream(method, visited[-1], **parts) as response:
-                target = response.next_request
-                if not target or target.method != method or target.url in visited:
-                    yield response
-                    return
-                visited.append(target.url)
-
     async def _receive(self, event: httpx2.ServerSentEvent, awaited: str) -> Outcome:
         """Hand on the message of an event; return it if it is the answer awaited."""
-        if self._is_sse and event.event == "endpoint":
+        if event.event == "endpoint":
             self._endpoint = self._url.join(event.data)
             self._is_ready.set()
         message = read_message(event.data.encode())
@@ -2326,28 +2268,28 @@ class RemoteServer(Transport):
     def _failure(self, response: httpx2.Response, body: str) -> ToolError:
         """The reason why a request was not answered, and what to do about it."""
         status = response.status_code
-        sent = response.request
         if status == 401 and self._sign_in:
             return ToolError(f"HTTP 401: {self._sign_in.hint}")
-        is_too_long = len(body.encode()) >= LINE_LIMIT
-        kind = ToolError
-        has_session = sent.method == "POST" and SESSION_ID in sent.headers
-        if has_session and status in (400, 404, 410) and not is_too_long:
-            # The server does not accept the session, and so it has executed nothing. An
-            # error of the tool would be an answer to the request.
-            kind = NotDelivered
-        hint = _URL_HINT
-        if status in (401, 403):
-            hint = _LOGIN_HINT
-        elif response.next_request:
-            hint = f"a redirect: write {response.next_request.url} in `url`"
-        elif is_too_long:
-            hint = f"it is longer than {LINE_LIMIT >> 20} MiB"
         # The mask comes before the cut to 300 characters, because the beginning of a
         # secret may be too short to be known.
         told = " ".join(self.shared.mask(body[:MASK_LIMIT]).split())[:300]
-        text = f"{self.config.url}: HTTP {status}, no valid MCP answer"
-        return kind(f"{text} ({hint}): {told}")
+        text = f"{self.config.url}: HTTP {status}, no valid MCP answer: {told} "
+        text += "(check `headers`, and the path in `url`, which often is /mcp)"
+        sent = response.request
+        has_session = sent.method == "POST" and SESSION_ID in sent.headers
+        if has_session and status in (400, 404, 410):
+            # The server does not accept the session, and so it has executed nothing. An
+            # error of the tool would be an answer to the request.
+            return NotDelivered(text)
+        return ToolError(text)
+
+
+async def _check_redirect(response: httpx2.Response) -> None:
+    """Refuse a redirect that makes a GET of a POST, because it would lose the message."""
+    if response.status_code in (301, 302, 303) and response.request.method == "POST":
+        target = response.url.join(response.headers.get("location", ""))
+        how = f"write {target} in `url`"
+        raise httpx2.RequestError(f"HTTP {response.status_code}, a redirect: {how}")
 
 
 def _find_proxy(url: httpx2.URL) -> str | None:
@@ -2356,18 +2298,11 @@ def _find_proxy(url: httpx2.URL) -> str | None:
     httpx2 would make all proxies of the environment, and raise for one that it cannot
     use, such as a SOCKS proxy, even if no request needs it.
     """
+    host = url.netloc.decode()
+    if LOOPBACK.fullmatch(host) or urllib.request.proxy_bypass(host):
+        return None
     proxies = urllib.request.getproxies()
     proxy = proxies.get(url.scheme, proxies.get("all"))
-    hosts = [f".{url.host}", f".{url.netloc.decode()}"]
-    # An entry is a name, the end of a name, such as `.example.com`, or a network.
-    for entry in proxies.get("no", "").lower().split(","):
-        name = entry.strip(" .[]")
-        if fnmatch.filter(hosts, f"*.{name}"):
-            return None
-        with suppress(ValueError):
-            network = ipaddress.ip_network(name, strict=False)
-            if ipaddress.ip_address(url.host) in network:
-                return None
     if proxy and "://" not in proxy:
         proxy = f"http://{proxy}"
     return proxy
@@ -2384,8 +2319,10 @@ async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentE
                 await asyncio.sleep(0)
         return
     # A body that is too long is not read to its end: a small body may unpack to
-    # gigabytes. Then `_failure` tells its length.
+    # gigabytes.
     body = await anext(response.aiter_bytes(LINE_LIMIT), b"")
+    if len(body) == LINE_LIMIT:
+        raise ToolError(f"HTTP {response.status_code}, longer than {LINE_LIMIT} bytes")
     yield httpx2.ServerSentEvent(data=body.decode(errors="replace"))
 
 
@@ -2426,10 +2363,6 @@ if sys.platform == "win32":
 # serves only reads and refreshes the tokens, and never opens a browser.
 # https://modelcontextprotocol.io/specification/2025-11-25/basic/authorization
 
-# The parts of a token response that are stored. The time of expiry is not among them,
-# because the server's 401 tells the same without a clock.
-_KEPT = {"access_token", "refresh_token"}
-
 
 class SignIn(httpx2.Auth):
     """The sign-in to a remote server, stored in a file.
@@ -2445,7 +2378,10 @@ class SignIn(httpx2.Auth):
         self._learn = learn
         # The query may be a secret, which the hint must not show.
         address = url.partition("?")[0]
-        self.hint = f"set `headers`, or sign in with: {_login_command(address)}"
+        words = [sys.executable, os.path.abspath(__file__), "--login", address]
+        # Its double quotes are understood by the shells of all systems.
+        command = subprocess.list2cmdline(words)
+        self.hint = f"set `headers`, or sign in with: {command}"
         # Clients pass on few variables, so the folder does not depend on XDG_STATE_HOME.
         name = hashlib.sha256(address.encode()).hexdigest()
         self._path = Path(os.path.expanduser("~/.mcp-workbench"), f"{name}.json")
@@ -2479,7 +2415,7 @@ class SignIn(httpx2.Auth):
         response = yield request
         if response.status_code != 401:
             return
-        # The body of a 401 may never end, and httpx2 would read it before a retry.
+        # The body may never end, and httpx2 would read it before a retry.
         await response.stream.aclose()
         response.stream = httpx2.ByteStream(b"")
         # A session is deleted when the program ends, and would take a refresh with it.
@@ -2524,23 +2460,12 @@ class SignIn(httpx2.Auth):
             with suppress(ValidationError):
                 tokens = auth.OAuthToken.model_validate_json(response.content)
                 # Without a new refresh token, the old one stays valid.
-                return stored | tokens.model_dump(include=_KEPT, exclude_none=True)
+                return stored | tokens.model_dump(exclude_none=True)
             # Some servers refuse with status 200. 429 is for too many requests.
             is_final = response.status_code < 500 and response.status_code != 429
             if is_final and b'"error"' in response.content:
                 return {}
         raise ToolError(f"no new tokens came from {url}, try again later")
-
-
-def _login_command(url: str) -> str:
-    """The command that signs a person in, as it is typed in a terminal."""
-    words = [sys.executable, os.path.abspath(__file__), "--login", url]
-    if "UV" in os.environ:
-        # The interpreter is in a cache of uv, which may be emptied.
-        words[:1] = [os.environ["UV"], "run"]
-    if sys.platform == "win32":
-        return subprocess.list2cmdline(words)
-    return shlex.join(words)
 
 
 def _try_lock(file: IO[bytes]) -> bool:
@@ -2586,12 +2511,11 @@ class Login:
         way = self._show, self._wait
         provider = OAuthClientProvider(self._url, metadata, cast(Any, self), *way)
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-        request = httpx2.Request("POST", self._url, headers=_HEADERS, json=ping)
-        flow = provider.async_auth_flow(request)
         try:
-            token_url = await self._get_tokens(flow, provider)
+            async with httpx2.AsyncClient(auth=provider, timeout=TOKEN_TIMEOUT) as http:
+                http.event_hooks = {"response": [self._refuse]}
+                await http.post(self._url, headers=_HEADERS, json=ping)
         finally:
-            await flow.aclose()
             listener.close()
         context = cast(Any, provider.context)
         # What a refresh sends, but for the refresh token.
@@ -2600,24 +2524,19 @@ class Login:
         if context.should_include_resource_param():
             form["resource"] = context.get_resource_url()
         form, headers = context.prepare_token_auth(form, {})
-        tokens = context.current_tokens.model_dump(include=_KEPT)
-        return {**tokens, "token_url": token_url, "form": form, "headers": headers}
+        stored: JSON = context.current_tokens.model_dump()
+        token_url = provider._get_token_endpoint()
+        return stored | {"token_url": token_url, "form": form, "headers": headers}
 
-    async def _get_tokens(self, flow: Any, provider: OAuthClientProvider) -> str:
-        """Make the requests of the provider's flow; return the URL that gave tokens.
+    async def _refuse(self, response: Any) -> None:
+        """Have the provider sign in, whatever the server itself has answered.
 
-        As the `auth` of an HTTP client, the provider would make them without timeouts.
+        Some servers answer 401 only when a tool is called. A body may never end.
         """
-        async with httpx2.AsyncClient(timeout=TOKEN_TIMEOUT) as http:
-            # With `stream`, a body that never ends is not read.
-            response = await http.send(await anext(flow), stream=True)
-            # Some servers answer 401 only when a tool is called.
+        if response.request.url == self._url:
             response.status_code = 401
-            while True:
-                request = await flow.asend(response)
-                if provider.context.current_tokens:
-                    return str(response.request.url)
-                response = await http.send(request)
+            await response.stream.aclose()
+            response.stream = httpx2.ByteStream(b"")
 
     async def _show(self, url: str) -> None:
         print(f"Sign in at this address, if your browser does not show it yet:\n{url}")
