@@ -954,9 +954,8 @@ def test_of_the_tokens_that_are_learnt_the_last_99_are_masked() -> None:
 # === Workbench ========================================================================
 
 MISSING = {"command": "no-such-command"}
-DEFAULT_HINTS = {"readOnlyHint": False, "destructiveHint": True}
-DEFAULT_HINTS |= {"idempotentHint": False, "openWorldHint": True}
-OTHER_HINTS = {hint: not default for hint, default in DEFAULT_HINTS.items()}
+OTHER_HINTS = {"readOnlyHint": True, "destructiveHint": False}  # than the defaults
+OTHER_HINTS |= {"idempotentHint": True, "openWorldHint": False}
 SCHEMA = {"$schema": "s", "type": "object", "title": "In", "x": [None, 1.5]}
 EVERY_FIELD = tool("read", description=" Liest\nä ", inputSchema=SCHEMA, title="T")
 EVERY_FIELD |= {"annotations": OTHER_HINTS, "outputSchema": {"type": "object"}}
@@ -1038,9 +1037,8 @@ async def test_an_open_waits_for_one_alone(
         assert await answer_of(client, "slow", "echo") == {}
     for answer in answers:
         assert answer["servers_connecting"] == ["asks", "slow"]
-        assert (
-            answer["servers_connected"] == 1 and note.format("slow") in answer["note"]
-        )
+        assert answer["servers_connected"] == 1
+        assert note.format("slow") in answer["note"]
     assert words.replace("\\n", "; ") in answers[1]["note"]
     # Nobody knows yet which tools the server has.
     assert "No tool" not in part["note"] and part["servers_connecting"] == ["slow"]
@@ -1204,10 +1202,12 @@ async def test_the_servers_with_the_longest_tools_are_listed() -> None:
     schema = {"type": "object", "properties": {"path": {"title": "x" * 1_300}}}
     tools = f"[tool(f't{{n}}', description=text, inputSchema={schema}) "
     a = long(tools + f"for n, text in enumerate({texts})]")
-    async with connected(a=a, b=local(), c=long(), d=a) as client:
+    longest = long(f"[tool('large', description='d' * 34_000), *{LONG_TOOLS}]")
+    async with connected(a=a, b=local(), c=longest, d=a) as client:
         answer = await open_box(client)
         part = await open_box(client, ["a__*", "d__*"])
         named = await open_box(client, [f"c__t{n}" for n in range(7)])
+        [alone] = (await open_box(client, "large"))["tools"]
     listed, whole = answer["tools"][:4], answer["tools"][4:14] + answer["tools"][-4:]
     shown = ["x" * 79, "y" * 79 + "…", "z z", "Tool from box/a"]
     for n, description in enumerate(shown):
@@ -1218,41 +1218,30 @@ async def test_the_servers_with_the_longest_tools_are_listed() -> None:
     assert size(answer) <= workbench.ANSWER_LIMIT == 12_000
     assert size(part) <= workbench.PART_LIMIT == 20_000 and "listed" not in part["note"]
     assert [each["description"] for each in named["tools"]] == ["d" * 2_000] * 7
-
-
-def answer_with(number: int, text: str, servers: int = 1) -> dict[str, Any]:
-    """An answer with so many tools of each server, which have this text everywhere."""
-    schema = {"properties": {f"{text[:9]}{n}": {"title": text} for n in range(4)}}
-    answer: dict[str, Any] = {"note": "", "tools": []}
-    for server in map(str, range(servers)):
-        for n in range(number):
-            its = tool(f"t{n}", description=text, source_server=server)
-            answer["tools"].append(its | {"inputSchema": schema})
-    return answer
+    assert alone["inputSchema"] and alone["description"] == "d" * 34_000
 
 
 @pytest.mark.parametrize("text", ["x", "ä🧰", '"', "\\"])
 def test_an_answer_loses_descriptions_before_arguments(text: str) -> None:
-    for number, servers, kept in ((15, 2, 3), (80, 1, 2), (500, 1, 1), (1, 1, 4)):
-        answer = answer_with(
-            number, text * 20_000 if number == 1 else text * 200, servers
-        )
+    schema = {"properties": {text * n: {"title": text * 200} for n in range(1, 5)}}
+    its = tool("tool", description=text * 200, inputSchema=schema, source_server="a")
+    for number, kept in ((30, 3), (90, 2), (600, 1)):
+        answer = {"note": "", "tools": [its.copy() for _ in range(number)]}
         workbench.fit(answer, 12_000)
-        assert number == 1 or size(answer) <= 12_000
+        assert size(answer) <= 12_000
         assert {len(each) for each in answer["tools"]} == {kept}, number
 
 
 async def test_long_texts_leave_room_for_the_tools() -> None:
     """The reasons of failures, instructions, and descriptions of toolboxes."""
     failing = {f"x{n}": MISSING for n in range(50)}
-    wordy = long(manual="""'"' * 9_000""")
-    config = configuration(a=wordy, b=wordy, **failing)
+    config = configuration(a=long(manual="""'"' * 9_000"""), b=long(), **failing)
     config["toolboxes"]["box"]["description"] = '"' * 9_000
     async with connected(config=config) as client:
         answers = [await open_box(client, part) for part in (None, "?__*", "nothing")]
     assert size(answers[0]) <= 12_000 and max(map(size, answers)) <= 20_000
-    assert len(answers[0]["servers_failed"]) == 50 and len(answers[0]["tools"]) == 40
-    assert all(len(each) > 30 for each in answers[0]["servers_failed"].values())
+    assert len(answers[0]["tools"]) == 40
+    assert min(map(len, answers[0]["servers_failed"].values())) > 30
 
 
 READING = {"annotations": {"readOnlyHint": True}}
@@ -1361,7 +1350,7 @@ async def test_the_two_tools_say_what_they_are_in_210_tokens() -> None:
     # The hints about destruction and repetition mean nothing for a tool that reads.
     assert opening["annotations"] == {"readOnlyHint": True}
     assert opening["_meta"] == using["_meta"] == {"anthropic/alwaysLoad": True}
-    assert DEFAULT_HINTS | using.get("annotations", {}) == DEFAULT_HINTS
+    assert "annotations" not in using
     names = opening["inputSchema"]["properties"]["toolbox_name"].pop("enum")
     assert names == ["b", "ä a"]
     sent = []  # to a model, with more than four characters to a token

@@ -887,7 +887,7 @@ class Workbench:
             if manual and (is_new or not is_part):
                 answer["instructions"][name] = shorten(manual, room)
                 server.introduced |= is_part
-        answer["note"] = compose_note(answer, servers, patterns, room)
+        answer["note"] = compose_note(answer, servers, patterns)
         fit(answer, limit)
         return {k: v for k, v in answer.items() if v or k not in _OPTIONAL_KEYS}
 
@@ -932,12 +932,12 @@ def matching_patterns(patterns: list[str], *names: str) -> set[str]:
     return found
 
 
-def compose_note(answer: JSON, servers: Servers, patterns: list[str], room: int) -> str:
+def compose_note(answer: JSON, servers: Servers, patterns: list[str]) -> str:
     """The note of an answer: what is missing from it, and how to get it.
 
     For a part of a toolbox, the note has the total, so that the model can widen its
-    search, and the patterns that matched nothing. The last output of a server that is
-    starting, in up to `room` characters, may have the address of a sign-in.
+    search, and the patterns that matched nothing. The output of a server that is still
+    starting may have the address of a sign-in.
     """
     notes = []
     up = [server for server in servers if server.connection.state is State.UP]
@@ -958,9 +958,9 @@ def compose_note(answer: JSON, servers: Servers, patterns: list[str], room: int)
         notes.append(f"Left out by --read-only: {hidden} tools, not declared so.")
     for server in servers:
         if server.connection.state is State.STARTING:
-            how = "Call open_toolbox again to get their tools. Its last output:"
-            output = server.connection.last_output(room)
-            notes.append(f"Still starting: {server.server_name}. {how} {output!r}")
+            output = server.connection.last_output()
+            how = f"Call open_toolbox again to get their tools. Its output: {output!r}."
+            notes.append(f"Still starting: {server.server_name}. {how}")
     return " ".join(notes)
 
 
@@ -1546,9 +1546,9 @@ class Connection:
         reason = self._reason or "still starting, call again"
         return separator.join([reason, *self._output])
 
-    def last_output(self, limit: int) -> str:
-        """The last characters of the output, such as the address of a sign-in."""
-        return "; ".join(self._output)[-limit:]
+    def last_output(self) -> str:
+        """The end of the output, with room for the address of a sign-in."""
+        return "; ".join(self._output)[-1_000:]
 
     async def run(self) -> None:
         """Start the server, keep the connection, and leave no process of its group.
