@@ -1184,8 +1184,10 @@ ARGUMENTS: list[tuple[Any, str]] = [  # input schemas, and what is listed of the
     ({"properties": {"m": {"items": {"enum": ["a", "b"]}}}}, "m?: a|b"),
     ({"properties": {"required": {}, "": {}}, "required": [[]]}, "required?, ?"),
     ({"$ref": "#/$defs/x"}, ""),
+    ({"properties": {"m": {}}, "required": None}, "m?"),
+    ({"properties": None}, ""),
 ]
-ODD_SCHEMAS: list[Any] = [{"m": True}, ["m"], None, {"m": {"items": [7]}}]
+ODD_SCHEMAS: list[Any] = [{"m": True}, ["m"], {"m": {"items": [7]}}]
 ARGUMENTS += [({"properties": properties}, "…") for properties in ODD_SCHEMAS]
 
 
@@ -1394,7 +1396,8 @@ async def test_a_bad_call_is_an_error_that_helps() -> None:
 async def test_keys_that_clients_add_are_ignored_unless_the_tool_has_them() -> None:
     added = {"wait_for_previous": True, "task_progress": "- [ ] x", "context": {}}
     schema = {"type": "object", "properties": {"task_progress": {}}}
-    tools = [tool("echo"), tool("plan", inputSchema=schema)]
+    empty = {"type": "object", "properties": None}
+    tools = [tool("echo", inputSchema=empty), tool("plan", inputSchema=schema)]
     async with connected(a=local(tools=tools)) as client:
         assert not (await client.call_tool("open_toolbox", BOX | added)).is_error
         for name, arguments, told in (

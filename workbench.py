@@ -718,8 +718,19 @@ class DownstreamServer:
         return tools
 
     def matching(self, patterns: list[str], *tool: str) -> set[str]:
-        """The patterns that match this tool of the server, or may match any."""
-        return matching_patterns(patterns, self.toolbox_name, self.server_name, *tool)
+        """The patterns that match this tool of the server.
+
+        Without the name of a tool, the tool's part of each pattern is ignored, because
+        `map` stops at the shorter list.
+        """
+        names = self.toolbox_name, self.server_name, *tool
+        found = set()
+        for pattern in patterns:
+            # Missing parts are added on the left: `read_*` is `*__*__read_*`.
+            parts = ["*", "*", *pattern.split("__", 2)][-3:]
+            if all(map(matches, names, parts)):
+                found.add(pattern)
+        return found
 
     def start(self) -> Connection:
         """The current connection, or a new one if the current one has closed.
@@ -917,21 +928,6 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
         task_group.cancel_scope.cancel()
 
 
-def matching_patterns(patterns: list[str], *names: str) -> set[str]:
-    """The patterns that match the names of a toolbox, a server and a tool.
-
-    Without the name of a tool, the tool's part of each pattern is ignored, because
-    `map` stops at the shorter list.
-    """
-    found = set()
-    for pattern in patterns:
-        # Missing parts are added on the left: `read_*` is `*__*__read_*`.
-        parts = ["*", "*", *pattern.split("__", 2)][-3:]
-        if all(map(matches, names, parts)):
-            found.add(pattern)
-    return found
-
-
 def compose_note(answer: JSON, servers: Servers, patterns: list[str]) -> str:
     """The note of an answer: what is missing from it, and how to get it.
 
@@ -1031,8 +1027,10 @@ def list_arguments(schema: JSON) -> str:
     `?` is behind the name of an optional one.
     """
     arguments = []
-    for name, argument in schema.get("properties", {}).items():
-        mark = "" if name in schema.get("required", []) else "?"
+    # Servers in Go write null for what is empty.
+    required = schema.get("required") or []
+    for name, argument in (schema.get("properties") or {}).items():
+        mark = "" if name in required else "?"
         # An optional enumeration is part of a union, and a list has one in its items.
         parts = [argument, argument.get("items", {}), *argument.get("anyOf", [])]
         values = [value for part in parts for value in part.get("enum", [])]
@@ -1112,7 +1110,8 @@ def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
         except Exception as error:
             # The SDK would make an error of the protocol of it, which tells a model
             # nothing.
-            log.debug("Tool '%s' failed", params.name, exc_info=True)
+            if not isinstance(error, ToolError | ValidationError):
+                log.debug("Tool '%s' failed", params.name, exc_info=True)
             result = text_result(mask(explain(error)), is_error=True)
         # A 2026-07-28 client needs `resultType`; for others, the SDK takes it out.
         return {"resultType": "complete", **result}
@@ -1198,7 +1197,7 @@ async def use_tool(
         tool = server.tools.get(tool_name.removeprefix(server.prefix))
         # Models forget `arguments`. Without this error, the server would get none.
         if tool and not arguments:
-            known = tool.input_schema.get("properties", {})
+            known = tool.input_schema.get("properties") or {}
             misplaced = ", ".join(sorted(more.keys() & known))
             if misplaced:
                 raise ToolError(f"put {misplaced} into `arguments`, not beside it")
