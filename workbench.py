@@ -787,7 +787,8 @@ class DownstreamServer:
             if connection.state is not State.UP:
                 break
             if tool not in self.tools:
-                near = ", ".join(difflib.get_close_matches(tool, self.tools, cutoff=0))
+                names = [self.prefix + name for name in self.tools]
+                near = ", ".join(difflib.get_close_matches(full_name, names, cutoff=0))
                 raise ToolError(f"'{self.name}' has no tool '{tool}', nearest: {near}")
             # After `NotDelivered`, the connection is marked as closed. The second turn
             # of the loop makes a new one. Any other outcome leaves this method.
@@ -822,7 +823,7 @@ class Workbench:
         if name not in self.config.toolboxes:
             names = ", ".join(self.config.toolboxes) or "none"
             text = f"Toolbox '{name}' not found. Available toolboxes: {names}."
-            how = f"A tool's full name is {_FORM}. A changed file is read at a restart."
+            how = f"Use {_FORM} for a tool, and a restart for a file that has changed."
             raise ToolError(f"{text} {how}")
         return [server for server in self.servers if server.toolbox_name == name]
 
