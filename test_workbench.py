@@ -954,9 +954,8 @@ def test_of_the_tokens_that_are_learnt_the_last_99_are_masked() -> None:
 # === Workbench ========================================================================
 
 MISSING = {"command": "no-such-command"}
-DEFAULT_HINTS = {"readOnlyHint": False, "destructiveHint": True}
-DEFAULT_HINTS |= {"idempotentHint": False, "openWorldHint": True}
-OTHER_HINTS = {hint: not default for hint, default in DEFAULT_HINTS.items()}
+OTHER_HINTS = {"readOnlyHint": True, "destructiveHint": False}  # than the defaults
+OTHER_HINTS |= {"idempotentHint": True, "openWorldHint": False}
 SCHEMA = {"$schema": "s", "type": "object", "title": "In", "x": [None, 1.5]}
 EVERY_FIELD = tool("read", description=" Liest\nä ", inputSchema=SCHEMA, title="T")
 EVERY_FIELD |= {"annotations": OTHER_HINTS, "outputSchema": {"type": "object"}}
@@ -1022,27 +1021,27 @@ async def test_an_open_waits_for_one_alone(
     """And tells what those that are still starting have written."""
     assert (workbench.OPEN_TIMEOUT, workbench.ANSWER_TIMEOUT) == (5, 50)
     gate = tmp_path / "gate"
-    note = "Still starting: slow. Call open_toolbox again to get their tools."
+    note = "Still starting: {}. Call open_toolbox again to get their tools."
     words = f"Visit https://a.b/{'c' * 500}\\nWaiting"
     asks = local(on={"start": f"os.write(2, b'{words}\\n'); sys.stdin.read()"})
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
-    async with connected(asks=asks, fast=local()) as client:
-        await open_box(client)
+    async with connected(asks=asks, slow=local(gate=gate), fast=local()) as client:
+        answers = [await open_box(client)]
         await until(lambda: "Waiting" in log.text)
-        told = (await open_box(client))["note"]
-    assert f"asks wrote: {words.partition(chr(92))[0]}" in told
-    async with connected(slow=local(gate=gate), fast=local()) as client:
-        answers = [await open_box(client), await open_box(client)]
+        answers.append(await open_box(client))
         monkeypatch.setattr(workbench, "ANSWER_TIMEOUT", 0.3)
-        answers.append(await open_box(client, "slow__*"))
+        part = await open_box(client, "slow__*")
         assert "still starting" in await error_of(client, "slow", "echo")
-        for answer in answers:
-            assert answer["servers_connecting"] == ["slow"] and note in answer["note"]
-            assert "No tool" not in answer["note"]  # nobody knows that yet
-        assert [each["servers_connected"] for each in answers] == [1, 1, 1]
         monkeypatch.undo()
         gate.touch()
         assert await answer_of(client, "slow", "echo") == {}
+    for answer in answers:
+        assert answer["servers_connecting"] == ["asks", "slow"]
+        assert answer["servers_connected"] == 1
+        assert note.format("slow") in answer["note"]
+    assert words.replace("\\n", "; ") in answers[1]["note"]
+    # Nobody knows yet which tools the server has.
+    assert "No tool" not in part["note"] and part["servers_connecting"] == ["slow"]
 
 
 KILL = "os.write(2, b'one\\n\\x1b[31mtwo'); os.kill(os.getpid(), 9)"
@@ -1104,14 +1103,18 @@ async def test_a_tool_list_is_read_to_its_end() -> None:
 @ERAS
 async def test_a_tool_that_is_not_valid_costs_only_itself(eras: str, log: Logs) -> None:
     spoilt = [tool("Ann"), {"name": "Ben"}, tool("7") | {"name": 7}, "Cid", tool("Dee")]
+    deep: Any = {}  # more levels than are written as JSON
+    for _ in range(260):
+        deep = {"x": deep}
+    spoilt.append(tool("Fay", inputSchema={"type": "object", "properties": deep}))
     if eras == OLDER:
         schema = {"type": "object", "properties": {"required": ["x"]}}
         spoilt.append(tool("Eve", inputSchema=schema))
     async with connected(a=local(eras=eras, tools=spoilt)) as client:
         shown = [each["name"] for each in (await open_box(client))["tools"]]
     assert shown == ["box__a__Ann", "box__a__Dee"]
-    warnings = re.findall("WARNING .*a tool that is.*(Ben|7|Cid|Eve).*: .", log.text)
-    assert warnings == ["Ben", "7", "Cid", "Eve"][: len(spoilt) - 2]
+    found = re.findall("WARNING .*a tool that is.*(Ben|7|Cid|Fay|Eve).*: .", log.text)
+    assert found == ["Ben", "7", "Cid", "Fay", "Eve"][: len(spoilt) - 2]
 
 
 A_TOOLS, B_TOOLS = [tool("echo"), tool("other")], [tool("read[1]"), tool("o__ther")]
@@ -1147,88 +1150,82 @@ async def test_a_part_has_the_matching_tools_and_a_note_that_counts_them() -> No
 LONG_TOOLS = "[tool(f't{n}', description='d' * 2_000) for n in range(20)]"
 
 
-async def test_a_server_introduces_itself_once_with_parts_and_with_all() -> None:
-    a, b = [local(about={"instructions": f"I am {name}."}) for name in "ab"]
-    text = '"' * 3_000 + "ä" * 3_000
-    code = f"self.about['instructions'] = {text!r}; self.initialize(request)"
-    listing = f"answer(request, {{'tools': {LONG_TOOLS}}})"
-    long = local(on={"initialize": code, "tools_list": listing})
-    async with connected(a=a, b=b) as client:
-        told = []
-        for part in ("a__echo", "a__say", "echo", "echo", None, None):
-            answer = await open_box(client, part)
-            told.append("".join(answer.get("instructions", {})))
-    assert told == ["a", "", "b", "", "ab", "ab"]
-    async with connected(a=a, x=long, y=long, z=long) as client:
-        parts = (None, "x__t1", "x__t2", "a__echo")
-        texts = [(await open_box(client, part)).get("instructions") for part in parts]
-    assert texts[0] == {"a": "I am a.", **dict.fromkeys("xyz", '"' * 1_000 + "…")}
-    assert texts[1:] == [{"x": '"' * 2_000 + "…"}, None, None]
+def long(tools: str = LONG_TOOLS, manual: str = "''") -> dict[str, Any]:
+    """A server with these tools and instructions, as Python code."""
+    code = f"self.about['instructions'] = {manual}; self.initialize(request)"
+    listing = f"answer(request, {{'tools': {tools}}})"
+    return local(on={"initialize": code, "tools_list": listing})
 
 
 def size(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
+async def test_a_server_introduces_itself_once_with_parts_and_with_all() -> None:
+    a, b = [local(about={"instructions": f"I am {name}."}) for name in "ab"]
+    text = """'"' * 3_000"""
+    async with connected(a=a, b=b, x=long(manual=text), y=MISSING) as client:
+        told = []
+        for part in ("a__echo", "a__say", "echo", "echo", None, None, "x__t1"):
+            told.append((await open_box(client, part)).get("instructions", {}))
+    assert ["".join(each) for each in told] == ["a", "", "b", "", "abx", "abx", "x"]
+    assert told[4] == {"a": "I am a.", "b": "I am b.", "x": '"' * 1_000 + "…"}
+    assert told[6] == {"x": '"' * 2_000 + "…"}
+
+
 ARGUMENTS: list[tuple[Any, str]] = [  # input schemas, and what is listed of them
-    ({"properties": {"path": {}, "limit": True}, "required": ["path"]}, "path, limit?"),
-    ({"properties": {"m": {"enum": ["a", None, 1]}}}, "m?: a|null|1"),
-    (
-        {"properties": {"m": {"enum": list("abcdef")}}, "required": "m"},
-        "m?: a|b|c|d|e|…",
-    ),
-    ({"properties": {"m": {"anyOf": [{"const": "a"}, {"enum": ["b"]}, 7]}}}, "m?: a|b"),
-    ({"properties": {"m": {"oneOf": [{"items": {"enum": [{}]}}]}}}, "m?: {}"),
-    ({"properties": {"m": {"enum": "a", "anyOf": {}, "items": [7]}}}, "m?"),
-    ({"properties": {"required": ["m"], "": {}}, "required": [[]]}, "required?, ?"),
-    ({"properties": ["m"]}, ""),
+    ({"properties": {"path": {}, "limit": {}}, "required": ["path"]}, "path, limit?"),
+    ({"properties": {"m": {"enum": ["a", None, 1, {}]}}}, "m?: a|null|1|{}"),
+    ({"properties": {"m": {"enum": list("abcdef")}}}, "m?: a|b|c|d|e|…"),
+    ({"properties": {"m": {"anyOf": [{"type": "null"}, {"enum": ["b"]}]}}}, "m?: b"),
+    ({"properties": {"m": {"items": {"enum": ["a", "b"]}}}}, "m?: a|b"),
+    ({"properties": {"required": {}, "": {}}, "required": [[]]}, "required?, ?"),
     ({"$ref": "#/$defs/x"}, ""),
+    ({"properties": {"m": {}}, "required": None}, "m?"),
+    ({"properties": None}, ""),
 ]
+ODD_SCHEMAS: list[Any] = [{"m": True}, ["m"], {"m": {"items": [7]}}]
+ARGUMENTS += [({"properties": properties}, "…") for properties in ODD_SCHEMAS]
 
 
-@pytest.mark.parametrize("schema", ARGUMENTS, ids=lambda each: each[1])
-def test_a_listed_tool_has_the_names_of_its_arguments(schema: tuple[Any, str]) -> None:
-    assert workbench.list_arguments(schema[0]) == schema[1]
+def test_a_listed_tool_has_the_names_of_its_arguments() -> None:
+    for schema, arguments in ARGUMENTS:
+        listed = tool("t", inputSchema=schema, description="")
+        workbench.list_tool(listed)
+        assert listed["arguments"] == arguments, schema
 
 
 async def test_the_servers_with_the_longest_tools_are_listed() -> None:
     """And no more than have to be; a part has more room."""
-    texts = ["x" * 80, "y" * 81, "z\nz", ""]
+    texts = ["x" * 79, "y" * 80, "z\nz", ""]
     schema = {"type": "object", "properties": {"path": {"title": "x" * 1_300}}}
-    listing = f"[tool(f't{{n}}', description=text, inputSchema={schema}) "
-    listing += f"for n, text in enumerate({texts})]"
-    long = local(on={"tools_list": f"answer(request, {{'tools': {listing}}})"})
-    longest = local(on={"tools_list": f"answer(request, {{'tools': {LONG_TOOLS}}})"})
-    async with connected(a=long, b=local(), c=longest, d=long) as client:
+    tools = f"[tool(f't{{n}}', description=text, inputSchema={schema}) "
+    a = long(tools + f"for n, text in enumerate({texts})]")
+    longest = long(f"[tool('large', description='d' * 34_000), *{LONG_TOOLS}]")
+    async with connected(a=a, b=local(), c=longest, d=a) as client:
         answer = await open_box(client)
         part = await open_box(client, ["a__*", "d__*"])
+        named = await open_box(client, [f"c__t{n}" for n in range(7)])
+        [alone] = (await open_box(client, "large"))["tools"]
     listed, whole = answer["tools"][:4], answer["tools"][4:14] + answer["tools"][-4:]
-    shown = ["x" * 80, "y" * 79 + "…", "z…", "Tool from box/a"]
-    for each, description in zip(listed, shown, strict=True):
-        each["name"] = description
-        told = {"name": description, "description": description, "arguments": "path?"}
-        assert each == told
+    shown = ["x" * 79, "y" * 79 + "…", "z z", "Tool from box/a"]
+    for n, description in enumerate(shown):
+        told = {"name": f"box__a__t{n}", "description": description}
+        assert listed[n] == told | {"arguments": "path?"}
     assert all("inputSchema" in each for each in whole + part["tools"])
     assert "Only listed: a, c " in answer["note"] and "box__" in answer["note"]
     assert size(answer) <= workbench.ANSWER_LIMIT == 12_000
     assert size(part) <= workbench.PART_LIMIT == 20_000 and "listed" not in part["note"]
-
-
-def answer_with(number: int, text: str, servers: int = 1) -> dict[str, Any]:
-    """An answer with so many tools of each server, which have this text everywhere."""
-    schema = {"properties": {f"{text[:9]}{n}": {"title": text} for n in range(4)}}
-    answer: dict[str, Any] = {"note": "", "tools": []}
-    for server in map(str, range(servers)):
-        for n in range(number):
-            its = tool(f"t{n}", description=text, source_server=server)
-            answer["tools"].append(its | {"inputSchema": schema})
-    return answer
+    assert [each["description"] for each in named["tools"]] == ["d" * 2_000] * 7
+    assert alone["inputSchema"] and alone["description"] == "d" * 34_000
 
 
 @pytest.mark.parametrize("text", ["x", "ä🧰", '"', "\\"])
 def test_an_answer_loses_descriptions_before_arguments(text: str) -> None:
-    for number, servers, kept in ((15, 2, 3), (80, 1, 2), (500, 1, 1)):
-        answer = answer_with(number, text * 200, servers)
+    schema = {"properties": {text * n: {"title": text * 200} for n in range(1, 5)}}
+    its = tool("tool", description=text * 200, inputSchema=schema, source_server="a")
+    for number, kept in ((30, 3), (90, 2), (600, 1)):
+        answer = {"note": "", "tools": [its.copy() for _ in range(number)]}
         workbench.fit(answer, 12_000)
         assert size(answer) <= 12_000
         assert {len(each) for each in answer["tools"]} == {kept}, number
@@ -1236,49 +1233,14 @@ def test_an_answer_loses_descriptions_before_arguments(text: str) -> None:
 
 async def test_long_texts_leave_room_for_the_tools() -> None:
     """The reasons of failures, instructions, and descriptions of toolboxes."""
-    failing = {f"x{n}": MISSING for n in range(100)}
-    manual = {"instructions": '\\"' * 9_000}
-    code = f"self.about |= {manual}; self.initialize(request)"
-    long = local(
-        on={
-            "initialize": code,
-            "tools_list": f"answer(request, {{'tools': {LONG_TOOLS}}})",
-        }
-    )
-    config = configuration(a=long, b=long, **failing)
+    failing = {f"x{n}": MISSING for n in range(50)}
+    config = configuration(a=long(manual="""'"' * 9_000"""), b=long(), **failing)
     config["toolboxes"]["box"]["description"] = '"' * 9_000
     async with connected(config=config) as client:
         answers = [await open_box(client, part) for part in (None, "?__*", "nothing")]
-    assert [size(answer) <= 12_000 for answer in answers[:1]] == [True]
-    assert max(map(size, answers)) <= 20_000
-    assert len(answers[0]["servers_failed"]) == 100 and len(answers[0]["tools"]) == 40
-    assert all(len(each) > 30 for each in answers[0]["servers_failed"].values())
-
-
-async def test_a_tool_that_is_asked_for_alone_comes_with_its_schema() -> None:
-    schema = {"type": "object", "properties": {"x" * 9_000: {}}}
-    large = f"tool('large', description='d' * 34_000, inputSchema={schema})"
-    code = f"answer(request, {{'tools': [{large}, *{LONG_TOOLS}]}})"
-    async with connected(a=local(on={"tools_list": code})) as client:
-        [alone] = (await open_box(client, "large"))["tools"]
-        named = (await open_box(client, [f"t{n}" for n in range(7)]))["tools"]
-    assert alone["inputSchema"] == schema and alone["description"] == "d" * 34_000
-    assert [each["description"] for each in named] == ["d" * 2_000] * 7
-
-
-async def test_a_tool_that_is_no_json_costs_itself(log: Logs) -> None:
-    """Its schema has more levels than are written."""
-    schema: dict[str, Any] = {"type": "object"}
-    for _ in range(260):
-        schema = {"type": "object", "properties": {"x": schema}}
-    config = workbench.parse_config(configuration(a=local(tools=A_TOOLS)))
-    async with workbench.running_workbench(config) as running:
-        [server] = running.all_servers()
-        its = (await server.connect()).tools
-        its["deep"] = types.Tool(name="deep", input_schema=schema)
-        shown = running.compose("box", [server], ["*"])["tools"]
-    assert [each["name"] for each in shown] == ["box__a__echo", "box__a__other"]
-    assert re.search("WARNING .*box/a.*'deep'", log.text)
+    assert size(answers[0]) <= 12_000 and max(map(size, answers)) <= 20_000
+    assert len(answers[0]["tools"]) == 40
+    assert min(map(len, answers[0]["servers_failed"].values())) > 30
 
 
 READING = {"annotations": {"readOnlyHint": True}}
@@ -1292,13 +1254,11 @@ async def test_read_only_leaves_out_what_is_not_declared_so() -> None:
         answers = [await open_box(client), await open_box(client, ["*"] * 2)]
         told = await error_of(client, "a", "write")
         assert await answer_of(client, "a", "read", {"x": 1}) == {"x": 1}
-    assert (
-        opening["annotations"]["readOnlyHint"] and using["annotations"]["readOnlyHint"]
-    )
+    assert opening["annotations"] == using["annotations"] == {"readOnlyHint": True}
     for answer in answers:
         assert [each["name"] for each in answer["tools"]] == ["box__a__read"]
         assert "Left out by --read-only: 2 tools" in answer["note"]
-    assert re.search("not declared read-only.* without --read-only", told)
+    assert "has no tool 'write', nearest: box__a__read" in told
 
 
 @MODES
@@ -1326,49 +1286,26 @@ async def test_a_server_starts_once_when_needed(mode: str, tmp_path: Path) -> No
 
 async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
     form = "Use {toolbox}__{server}__{tool}"
-    not_found = "Toolbox 'no' not found. Available toolboxes: box, shut"
+    not_found = "Toolbox 'no' not found. Available toolboxes: box, shut. "
     archive = local(tools=A_TOOLS) | {"excludeTools": ["other"]}
     config = configuration(archive=archive, b=local(tools=A_TOOLS))
     config["toolboxes"]["shut"] = config["toolboxes"]["box"]
     async with connected(config=config) as client:
         result = await client.call_tool("open_toolbox", {"toolbox_name": "no"})
-        assert result.is_error and text(result) == not_found
+        assert result.is_error and text(result).startswith(not_found)
         for toolbox, tool_name, reason in (
             ("no", "no__a__echo", not_found),
-            ("box", "box__a__", "{toolbox}__{server}__{tool}"),
-            (
-                "box",
-                "box__c__echo",
-                f"'box__c__echo'. {form}; its servers are archive, b.",
-            ),
+            ("box", "box__a__", form),
+            ("box", "box__c__echo", f"'box__c__echo'. {form}; its servers are arch"),
             ("box", "box__archive__ecoh", "nearest: box__archive__echo"),
-            (
-                "box",
-                "shut__b__echo",
-                "No server of toolbox 'box' matches 'shut__b__echo'",
-            ),
-            ("box", "b__echo", form),
-            ("echo", "echo", form),
+            ("box", "shut__b__echo", "toolbox 'box' matches 'shut__b__echo'"),
+            ("echo", "echo", "{toolbox}__{server}__{tool} for a tool, and a restart"),
         ):
             arguments = {"toolbox_name": toolbox, "tool_name": tool_name}
             result = await client.call_tool("use_tool", arguments)
             prefix = f"Error executing tool '{tool_name}' in toolbox '{toolbox}': "
             assert result.is_error and text(result).startswith(prefix)
             assert reason in text(result).removeprefix(prefix)
-
-
-async def test_an_unknown_toolbox_may_be_in_a_file_that_has_changed(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(configuration(a=MISSING)))
-    told = []
-    async with connected(config=workbench.find_config(path)) as client:
-        for changed in (1, 2**31):
-            os.utime(path, (changed, changed))
-            result = await client.call_tool("open_toolbox", {"toolbox_name": "new"})
-            told.append(text(result).partition("toolboxes: box")[2])
-    assert told[0] == "" and re.search("config.json has changed.*restart", told[1])
 
 
 # === MCP server =======================================================================
@@ -1409,10 +1346,10 @@ async def test_the_two_tools_say_what_they_are_in_210_tokens() -> None:
     async with connected(config={"toolboxes": {"b": box, "ä a": box}}) as client:
         opening, using = dumped(await client.list_tools())["tools"]
     assert [opening["name"], using["name"]] == ["open_toolbox", "use_tool"]
-    reading = {"destructiveHint": False, "idempotentHint": True, "readOnlyHint": True}
-    assert DEFAULT_HINTS | opening["annotations"] == DEFAULT_HINTS | reading
+    # The hints about destruction and repetition mean nothing for a tool that reads.
+    assert opening["annotations"] == {"readOnlyHint": True}
     assert opening["_meta"] == using["_meta"] == {"anthropic/alwaysLoad": True}
-    assert DEFAULT_HINTS | using.get("annotations", {}) == DEFAULT_HINTS
+    assert "annotations" not in using
     names = opening["inputSchema"]["properties"]["toolbox_name"].pop("enum")
     assert names == ["b", "ä a"]
     sent = []  # to a model, with more than four characters to a token
@@ -1436,14 +1373,13 @@ async def test_without_servers_or_toolboxes_it_says_so() -> None:
 
 async def test_a_bad_call_is_an_error_that_helps() -> None:
     whole = BOX | {"tool_name": "box__a__echo"}
-    an_object = r'arguments: expected a JSON object such as \{"a": 1\}, not '
     async with connected(a=MISSING) as client:
         for name, arguments, field in (
             ("open_toolbox", None, "toolbox_name"),
             ("open_toolbox", BOX | {"tools": ["a", 1]}, "tools"),
             ("use_tool", BOX | {"tool_name": None}, "tool_name"),
-            ("use_tool", whole | {"arguments": [1]}, an_object + r"\[1\]"),
-            ("use_tool", whole | {"arguments": "{a: 1}"}, an_object + "'{a: 1}'"),
+            ("use_tool", whole | {"arguments": [1]}, "arguments: .*dictionary"),
+            ("use_tool", whole | {"arguments": "{a: 1}"}, "arguments: "),
         ):
             result = await client.call_tool(name, arguments)
             assert result.is_error and re.search(field, text(result)), arguments
@@ -1457,23 +1393,18 @@ async def test_a_bad_call_is_an_error_that_helps() -> None:
 async def test_keys_that_clients_add_are_ignored_unless_the_tool_has_them() -> None:
     added = {"wait_for_previous": True, "task_progress": "- [ ] x", "context": {}}
     schema = {"type": "object", "properties": {"task_progress": {}}}
-    tools = [
-        tool("echo"),
-        tool("plan", inputSchema=schema),
-        tool("odd"),
-    ]
+    empty = {"type": "object", "properties": None}
+    tools = [tool("echo", inputSchema=empty), tool("plan", inputSchema=schema)]
     async with connected(a=local(tools=tools)) as client:
         assert not (await client.call_tool("open_toolbox", BOX | added)).is_error
         for name, arguments, told in (
             ("echo", {}, "{}"),
-            ("odd", {}, "{}"),
             ("plan", {"x": 1}, '{"x": 1}'),
             ("plan", {}, "put task_progress into `arguments`"),
         ):
             given = BOX | added | {"tool_name": f"box__a__{name}"}
-            result = await client.call_tool(
-                "use_tool", given | {"arguments": arguments}
-            )
+            given |= {"arguments": arguments}
+            result = await client.call_tool("use_tool", given)
             assert told in text(result), name
             assert result.is_error == told.startswith("put")
 
@@ -1482,7 +1413,7 @@ async def test_what_nobody_thought_of_is_one_sentence(log: Logs) -> None:
     zone = {"timezone": "/".join("a" * 1_000)}  # more folders than Python can look into
     async with Client(workbench.create_toolbox_server(), mode="legacy") as client:
         result = await client.call_tool("time", zone)
-    assert result.is_error and re.match("Tool 'time' failed: Recursion.*", text(result))
+    assert result.is_error and text(result) == "maximum recursion depth exceeded"
     assert "Traceback" in log.text
 
 
@@ -2978,7 +2909,7 @@ COMMAND_LINES = {
     CALL + ',"isError":true}': (True, "^Größe$"),  # as is stderr
     " --check": (True, "cannot be read"),  # an empty CONFIG
     "bad.json --check": (True, "^mcpServers.bad: expected"),  # and nothing is started
-    "--read-only " + CALL + "}": (True, "declared read-only"),
+    "--read-only " + CALL + "}": (True, "has no tool"),
 }
 
 

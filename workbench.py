@@ -676,8 +676,7 @@ def explain(error: BaseException) -> str:
         # The first problem is told, without the value that pydantic would add.
         first = error.errors(include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
-        text = first["msg"].removeprefix("Value error, ")
-        return f"{error.title} is not valid: {place}: {text}"
+        return f"{error.title} is not valid: {place}: {first['msg']}"
     if isinstance(error, ExceptionGroup):
         return explain(error.exceptions[0])
     if error.__cause__ is not None:
@@ -715,8 +714,19 @@ class DownstreamServer:
         return tools
 
     def matching(self, patterns: list[str], *tool: str) -> set[str]:
-        """The patterns that match this tool of the server, or may match any."""
-        return matching_patterns(patterns, self.toolbox_name, self.server_name, *tool)
+        """The patterns that match this tool of the server.
+
+        Without the name of a tool, the tool's part of each pattern is ignored, because
+        `map` stops at the shorter list.
+        """
+        names = self.toolbox_name, self.server_name, *tool
+        found = set()
+        for pattern in patterns:
+            # Missing parts are added on the left: `read_*` is `*__*__read_*`.
+            parts = ["*", "*", *pattern.split("__", 2)][-3:]
+            if all(map(matches, names, parts)):
+                found.add(pattern)
+        return found
 
     def start(self) -> Connection:
         """The current connection, or a new one if the current one has closed.
@@ -767,14 +777,12 @@ class DownstreamServer:
             connection = self.start()
             # A connection that is not up yet has no tools, and a missing name may be
             # that of a new tool.
-            if tool not in connection.tools:
+            if tool not in self.tools:
                 with anyio.move_on_after(ANSWER_TIMEOUT):
                     connection = await self.connect()
             if connection.state is not State.UP:
                 break
-            if tool in connection.tools.keys() - self.tools.keys():
-                raise ToolError(f"'{tool}' of '{self.name}' {_NOT_READ_ONLY}")
-            if tool not in connection.tools:
+            if tool not in self.tools:
                 names = [self.prefix + name for name in self.tools]
                 near = ", ".join(difflib.get_close_matches(full_name, names, cutoff=0))
                 raise ToolError(f"'{self.name}' has no tool '{tool}', nearest: {near}")
@@ -786,11 +794,9 @@ class DownstreamServer:
 
 
 Servers = list[DownstreamServer]
+_FORM = "{toolbox}__{server}__{tool}"
 # The keys of an answer of `open_toolbox` that are left out where they are empty.
 _OPTIONAL_KEYS = {"servers_failed", "servers_connecting", "note", "instructions"}
-_NOT_READ_ONLY = "is not declared read-only: it needs a workbench without --read-only"
-# The keys of a tool that are left in an answer that is too long, step by step.
-_LESS = ("name", "description", "arguments"), ("name", "arguments"), ("name",)
 
 
 @dataclass
@@ -800,35 +806,22 @@ class Workbench:
     config: WorkbenchConfig
     shared: Shared
     task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
-    # By name, the toolboxes whose servers were looked up. A server may start later.
-    open_toolboxes: dict[str, Servers] = field(default_factory=dict)
-    # A file that was changed since then is not what is served.
-    began: float = field(default_factory=lambda: datetime.datetime.now().timestamp())
 
-    def servers_of(self, name: str, advice: str = "") -> Servers:
-        """The servers of a toolbox, without starting them.
+    def __post_init__(self) -> None:
+        # All configured servers. None of them is started yet.
+        self.servers: Servers = []
+        for name, toolbox in self.config.toolboxes.items():
+            for server, config in toolbox.servers.items():
+                self.servers.append(DownstreamServer(name, server, config, self))
 
-        Raises `ToolError`, with this advice, for a toolbox that is not configured.
-        """
+    def servers_of(self, name: str) -> Servers:
+        """The servers of a toolbox. Raises `ToolError` if the toolbox is unknown."""
         if name not in self.config.toolboxes:
             names = ", ".join(self.config.toolboxes) or "none"
-            text = f"Toolbox '{name}' not found. Available toolboxes: {names}{advice}"
-            with suppress(OSError):
-                if os.path.getmtime(self.config.source) > self.began:
-                    how = "the user has to restart the workbench"
-                    text += f". {self.config.source} has changed: {how}"
-            raise ToolError(text)
-        if name not in self.open_toolboxes:
-            self.open_toolboxes[name] = [
-                DownstreamServer(name, server, config, self)
-                for server, config in self.config.toolboxes[name].servers.items()
-            ]
-        return self.open_toolboxes[name]
-
-    def all_servers(self) -> Servers:
-        """All configured servers, without starting them."""
-        toolboxes = map(self.servers_of, self.config.toolboxes)
-        return [server for servers in toolboxes for server in servers]
+            text = f"Toolbox '{name}' not found. Available toolboxes: {names}."
+            how = f"Use {_FORM} for a tool, and a restart for a file that has changed."
+            raise ToolError(f"{text} {how}")
+        return [server for server in self.servers if server.toolbox_name == name]
 
     async def open(
         self, toolbox: str, patterns: list[str], on_progress: ProgressFnT
@@ -866,53 +859,54 @@ class Workbench:
     def compose(self, toolbox: str, servers: Servers, patterns: list[str]) -> JSON:
         """The answer of `open_toolbox`: the state of these servers, and their tools.
 
-        A server's own instructions come with each answer for the whole toolbox. With
-        one for patterns, they come if the answer has a tool of the server, and if no
-        earlier answer had them.
+        A server's own instructions come with each answer for the whole toolbox, and
+        with the first for patterns that has a tool of the server.
         """
         is_part = patterns != ["*"]
         limit = PART_LIMIT if is_part else ANSWER_LIMIT
-        words = {server.server_name: own_words(server) for server in servers}
-        # The words of all servers get a third of the answer. Escapes may double that.
-        room = min(TEXT_LIMIT, limit // 3 // max(sum(map(bool, words.values())), 1))
-        quotes = {name: shorten(text, room) for name, text in words.items()}
+        # The texts of all servers get a third of the answer. Escapes may double that.
+        room = min(TEXT_LIMIT, limit // 3 // max(len(servers), 1))
+        states = [server.connection.state for server in self.servers_of(toolbox)]
         answer: JSON = {
             "toolbox": toolbox,
             "description": shorten(self.config.toolboxes[toolbox].description, 1_000),
-            "servers_connected": len(servers_in(State.UP, self.servers_of(toolbox))),
+            "servers_connected": states.count(State.UP),
             "servers_failed": {},
-            "servers_connecting": list(servers_in(State.STARTING, servers)),
+            "servers_connecting": [],
             "note": "",
             "instructions": {},
             "tools": [],
         }
         for server in servers:
-            name = server.server_name
-            if server.connection.state > State.UP:
-                answer["servers_failed"][name] = quotes[name]
-            elif server.connection.state is State.UP:
-                tools = describe_tools(server, patterns)
-                answer["tools"] += tools
-                is_new = bool(tools) and not server.introduced
-                if words[name] and (is_new or not is_part):
-                    answer["instructions"][name] = quotes[name]
-                    # A part tells again what was cut for want of room.
-                    is_whole = room >= min(TEXT_LIMIT, len(words[name]))
-                    server.introduced |= is_part or is_whole
-        answer["note"] = compose_note(answer, servers, patterns, quotes)
+            name, connection = server.server_name, server.connection
+            if connection.state is State.STARTING:
+                answer["servers_connecting"].append(name)
+                continue
+            if connection.state is not State.UP:
+                answer["servers_failed"][name] = shorten(connection.why_not_up(), room)
+                continue
+            found = []
+            for tool in server.tools.values():
+                if server.matching(patterns, tool.name):
+                    found.append(describe_tool(server, tool))
+            answer["tools"] += found
+            manual = connection.session.instructions
+            is_new = bool(found) and not server.introduced
+            if manual and (is_new or not is_part):
+                answer["instructions"][name] = shorten(manual, room)
+                server.introduced |= is_part
+        answer["note"] = compose_note(answer, servers, patterns)
         fit(answer, limit)
         return {k: v for k, v in answer.items() if v or k not in _OPTIONAL_KEYS}
 
     def find_server(self, toolbox: str, full_name: str) -> DownstreamServer:
         """The server of the toolbox whose tool has this name. Raises `ToolError`."""
-        form = "Use {toolbox}__{server}__{tool}"
-        servers = self.servers_of(toolbox, f". {form}")
-        for server in servers:
+        for server in self.servers_of(toolbox):
             if full_name.startswith(server.prefix):
                 return server
-        names = ", ".join(server.server_name for server in servers) or "none"
-        text = f"No server of toolbox '{toolbox}' matches '{full_name}'. {form}"
-        raise ToolError(f"{text}; its servers are {names}.")
+        names = ", ".join(self.config.toolboxes[toolbox].servers)
+        text = f"No server of toolbox '{toolbox}' matches '{full_name}'."
+        raise ToolError(f"{text} Use {_FORM}; its servers are {names}.")
 
 
 @asynccontextmanager
@@ -931,50 +925,18 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
         task_group.cancel_scope.cancel()
 
 
-def matching_patterns(patterns: list[str], *names: str) -> set[str]:
-    """The patterns that match the names of a toolbox, a server and a tool.
-
-    Without the name of a tool, the tool's part of each pattern is ignored, because
-    `map` stops at the shorter list.
-    """
-    found = set()
-    for pattern in patterns:
-        # Missing parts are added on the left: `read_*` is `*__*__read_*`.
-        parts = ["*", "*", *pattern.split("__", 2)][-3:]
-        if all(map(matches, names, parts)):
-            found.add(pattern)
-    return found
-
-
-def servers_in(state: State, servers: Servers) -> dict[str, DownstreamServer]:
-    """By name, those of the servers that are in this state."""
-    return {s.server_name: s for s in servers if s.connection.state is state}
-
-
-def own_words(server: DownstreamServer) -> str:
-    """The server's words in an answer: a manual, a line, or why it is not up."""
-    connection = server.connection
-    if connection.state is State.STARTING:
-        return connection.last_line()
-    if connection.state is State.UP:
-        return connection.session.instructions or ""
-    return connection.why_not_up()
-
-
-def compose_note(
-    answer: JSON, servers: Servers, patterns: list[str], quotes: Mapping[str, str]
-) -> str:
+def compose_note(answer: JSON, servers: Servers, patterns: list[str]) -> str:
     """The note of an answer: what is missing from it, and how to get it.
 
     For a part of a toolbox, the note has the total, so that the model can widen its
-    search, and the patterns that matched nothing.
+    search, and the patterns that matched nothing. The output of a server that is still
+    starting may have the address of a sign-in.
     """
     notes = []
-    up = servers_in(State.UP, servers)
-    starting = servers_in(State.STARTING, servers)
-    total = sum(len(server.tools) for server in up.values())
+    up = [server for server in servers if server.connection.state is State.UP]
+    total = sum(len(server.tools) for server in up)
     if patterns != ["*"]:
-        names = ", ".join(up) or "no server"
+        names = ", ".join(server.server_name for server in up)
         notes.append(f"{len(answer['tools'])} of {total} tools of {names} match.")
         unmatched = set(patterns)
         for server in servers:
@@ -982,17 +944,16 @@ def compose_note(
             for tool in [[name] for name in server.tools] or [[]]:
                 unmatched -= server.matching(patterns, *tool)
         if unmatched:
-            names = ", ".join(sorted(unmatched))
-            notes.append(f"No tool matches {shorten(names, 1_000)}.")
-    hidden = sum(len(server.connection.tools) for server in up.values()) - total
+            names = shorten(", ".join(sorted(unmatched)), 1_000)
+            notes.append(f"No tool matches {names}.")
+    hidden = sum(len(server.connection.tools) for server in up) - total
     if hidden:
         notes.append(f"Left out by --read-only: {hidden} tools, not declared so.")
-    if starting:
-        again = "Call open_toolbox again to get their tools."
-        notes.append(f"Still starting: {', '.join(starting)}. {again}")
-    for name in starting:
-        if quotes[name]:
-            notes.append(f"{name} wrote: {quotes[name]}")
+    for server in servers:
+        if server.connection.state is State.STARTING:
+            output = server.connection.last_line()
+            how = f"Call open_toolbox again to get their tools. Its output: {output!r}."
+            notes.append(f"Still starting: {server.server_name}. {how}")
     return " ".join(notes)
 
 
@@ -1018,24 +979,6 @@ def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
     return entry
 
 
-def describe_tools(server: DownstreamServer, patterns: list[str]) -> list[JSON]:
-    """The entries of those tools of the server that a pattern matches.
-
-    A tool whose schema is nested too deeply to be written as JSON is left out.
-    """
-    entries = []
-    for tool in server.tools.values():
-        if server.matching(patterns, tool.name):
-            entry = describe_tool(server, tool)
-            try:
-                # An entry is as deep in an answer.
-                compact({"tools": [entry]})
-                entries.append(entry)
-            except ValueError as error:
-                log.warning("%s: left out '%s': %s", server.name, tool.name, error)
-    return entries
-
-
 def fit(answer: JSON, limit: int) -> None:
     """Bring an answer of `open_toolbox` down to `limit` characters, if possible.
 
@@ -1049,68 +992,50 @@ def fit(answer: JSON, limit: int) -> None:
     for tool in answer["tools"]:
         by_server[tool["source_server"]].append(tool)
     sizes = {name: len(compact(tools)) for name, tools in by_server.items()}
-    for kept in _LESS:
+    for key in ("inputSchema", "description", "arguments"):
         for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
-            size = sum(sizes.values()) + len(compact(answer | {"tools": []}))
-            if size <= limit or len(answer["tools"]) < 2:
+            if len(compact(answer)) <= limit or len(answer["tools"]) == 1:
                 return
             for tool in by_server[name]:
-                shorten_tool(tool, kept)
-            sizes[name] = len(compact(by_server[name]))
+                if key == "inputSchema":
+                    list_tool(tool)
+                del tool[key]
             listed = [n for n in by_server if "inputSchema" not in by_server[n][0]]
             names = f"Only listed: {', '.join(listed)} (`?`: optional argument)."
-            how = "Call such a tool as it is where its arguments are clear, or get its"
-            how += " schema: call open_toolbox with its name in `tools`, such as"
-            example = by_server[name][0]["name"]
-            answer["note"] = f"{note} {names} {how} {example}".strip()
+            how = "Call such a tool if its arguments are clear, or get its schema from"
+            how += f" open_toolbox with its name in `tools`, such as {tool['name']}."
+            answer["note"] = f"{note} {names} {how}".strip()
 
 
-def shorten_tool(tool: JSON, kept: tuple[str, ...]) -> None:
-    """Leave only these keys, with 80 characters of the description's first line."""
-    if "inputSchema" in tool:
-        whole = tool["description"].strip()
-        line = whole.partition("\n")[0]
-        if line != whole or len(line) > 80:
-            line = f"{line[:79]}…"
-        tool["description"] = line
+def list_tool(tool: JSON) -> None:
+    """Shorten a tool to a line of description and the names of its arguments."""
+    tool["description"] = shorten(" ".join(tool["description"].split()), 79)
+    tool["arguments"] = "…"
+    # The arguments of a schema of an unusual form are not shown.
+    with suppress(AttributeError, TypeError):
         tool["arguments"] = list_arguments(tool["inputSchema"])
-    for key in tool.keys() - set(kept):
-        del tool[key]
+    for key in ("source_server", "toolbox_name", "annotations"):
+        tool.pop(key, None)
 
 
 def list_arguments(schema: JSON) -> str:
     """The arguments of a tool as a text, such as `path, mode: a|b, limit?`.
 
-    `?` is behind the name of an optional one. A schema may have any form.
+    `?` is behind the name of an optional one.
     """
-    required = _typed(list, schema.get("required"))
     arguments = []
-    for name, argument in _typed(dict, schema.get("properties")).items():
+    # Servers in Go write null for what is empty.
+    required = schema.get("required") or []
+    for name, argument in (schema.get("properties") or {}).items():
         mark = "" if name in required else "?"
-        values = _find_values(argument)
+        # An optional enumeration is part of a union, and a list has one in its items.
+        parts = [argument, argument.get("items", {}), *argument.get("anyOf", [])]
+        values = [value for part in parts for value in part.get("enum", [])]
+        texts = [compact(value).strip('"') for value in values[:5]]
         if len(values) > 5:
-            values[5:] = ["…"]
-        arguments.append(f"{name}{mark}: {'|'.join(values)}".removesuffix(": "))
+            texts.append("…")
+        arguments.append(f"{name}{mark}: {'|'.join(texts)}".removesuffix(": "))
     return ", ".join(arguments)
-
-
-def _find_values(schema: Any) -> list[str]:
-    """The values of an enumeration, also within a list or a union."""
-    if not isinstance(schema, dict):
-        return []
-    values = [*_typed(list, schema.get("enum"))]
-    if "const" in schema:
-        values.append(schema["const"])
-    texts = [compact(value).strip('"') for value in values]
-    unions = _typed(list, schema.get("anyOf")) + _typed(list, schema.get("oneOf"))
-    for part in [*unions, schema.get("items")]:
-        texts += _find_values(part)
-    return texts
-
-
-def _typed(kind: type, value: Any) -> Any:
-    """The value, or an empty one of this kind if its type is another."""
-    return value if isinstance(value, kind) else kind()
 
 
 def shorten(text: str, limit: int) -> str:
@@ -1177,18 +1102,14 @@ def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
             # The adapter checks the arguments and calls the async function. The
             # coroutine that it returns is awaited here.
             result = await adapters[params.name].validate_python(given)
-        except (ValidationError, ToolError) as error:
-            # A `ValidationError` is about the arguments. `use_tool` has already turned
-            # one about a server's answer into a `ToolError`.
-            result = text_result(mask(explain(error)), is_error=True)
         except MCPError as error:
             raise MCPError(error.code, mask(error.message), error.data) from None
         except Exception as error:
             # The SDK would make an error of the protocol of it, which tells a model
             # nothing.
-            log.debug("Tool '%s' failed", params.name, exc_info=True)
-            text = mask(f"Tool '{params.name}' failed: {error!r}")
-            result = text_result(text, is_error=True)
+            if not isinstance(error, ToolError | ValidationError):
+                log.debug("Tool '%s' failed", params.name, exc_info=True)
+            result = text_result(mask(explain(error)), is_error=True)
         # A 2026-07-28 client needs `resultType`; for others, the SDK takes it out.
         return {"resultType": "complete", **result}
 
@@ -1211,10 +1132,7 @@ def _decode(value: Any) -> Any:
 
 
 def _as_object(value: Any) -> Any:
-    decoded = _decode(value) or {}
-    if isinstance(decoded, dict):
-        return decoded
-    raise ValueError(f'expected a JSON object such as {{"a": 1}}, not {value!r:.99}')
+    return _decode(value) or {}
 
 
 def _as_list(value: Any) -> Any:
@@ -1274,11 +1192,12 @@ async def use_tool(
     try:
         server = workbench.find_server(toolbox_name, tool_name)
         tool = server.tools.get(tool_name.removeprefix(server.prefix))
-        known = _typed(dict, tool and tool.input_schema.get("properties"))
         # Models forget `arguments`. Without this error, the server would get none.
-        misplaced = ", ".join(sorted(known.keys() & more.keys()))
-        if misplaced and not arguments:
-            raise ToolError(f"put {misplaced} into `arguments`, not beside it")
+        if tool and not arguments:
+            known = tool.input_schema.get("properties") or {}
+            misplaced = ", ".join(sorted(more.keys() & known))
+            if misplaced:
+                raise ToolError(f"put {misplaced} into `arguments`, not beside it")
         return await server.call(tool_name, params, on_progress)
     except (ToolError, ValueError) as error:
         # Like an invalid answer, arguments that are nested too deeply are a ValueError.
@@ -1298,8 +1217,8 @@ def instructions(config: WorkbenchConfig) -> str:
         return f"No toolboxes configured. Add them to 'toolboxes' in {config.source}."
     # Some clients show their model this line alone.
     how = "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
-    lines = [f"{how} Toolboxes: {', '.join(config.toolboxes)}"]
-    lines.append("\nAvailable Toolboxes:")
+    names = ", ".join(config.toolboxes)
+    lines = [f"{how} Toolboxes: {names}", "\nAvailable Toolboxes:"]
     for name, toolbox in config.toolboxes.items():
         noun = "server" if len(toolbox.servers) == 1 else "servers"
         lines.append(f"\n{name} ({len(toolbox.servers)} {noun})")
@@ -1314,11 +1233,10 @@ def meta_tools(config: WorkbenchConfig) -> list[OwnTool]:
     opening = make_tool(open_toolbox, "Open Toolbox")
     using = make_tool(use_tool, "Use Tool")
     # Clients start the same servers themselves without a question.
-    opening.declaration.annotations = types.ToolAnnotations(
-        read_only_hint=True, destructive_hint=False, idempotent_hint=True
-    )
+    reading = types.ToolAnnotations(read_only_hint=True)
+    opening.declaration.annotations = reading
     if config.read_only:
-        using.declaration.annotations = types.ToolAnnotations(read_only_hint=True)
+        using.declaration.annotations = reading
     if config.toolboxes:
         # Many clients do not show the instructions, which have the names as well.
         properties = opening.declaration.input_schema["properties"]
@@ -1341,7 +1259,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 
     async def roots_changed(context: Any, _: object) -> None:
         workbench: Workbench = context.lifespan_context
-        for server in workbench.all_servers():
+        for server in workbench.servers:
             # A server that is still starting has not asked for the roots yet.
             if server.connection.state is State.UP:
                 workbench.task_group.start_soon(server.connection.tell_roots_changed)
@@ -1680,7 +1598,9 @@ class Connection:
         for tool in page["tools"].copy():
             try:
                 validate_server_result("tools/list", version, {**page, "tools": [tool]})
-            except ValidationError as error:
+                # A schema may be nested too deeply to be written as JSON.
+                compact({"tools": [tool]})
+            except ValueError as error:
                 page["tools"].remove(tool)
                 # The mask comes first, because a secret that is cut is not found.
                 shown = self.shared.mask(str(tool))[:99]
@@ -2766,7 +2686,7 @@ async def check(config: WorkbenchConfig) -> int:
     none of its tools, or if there is no server.
     """
     async with running_workbench(config) as workbench:
-        servers = workbench.all_servers()
+        servers = workbench.servers
         if not servers:
             print(f"No server is configured in {config.source}.")
             return 1
@@ -2807,7 +2727,7 @@ async def _check_server(server: DownstreamServer) -> str:
             noun = "tool " if len(connection.tools) == 1 else "tools"
             size = _cost(len(compact(answer).encode()))
             lines = [f"{len(connection.tools):4} {noun} {size}"]
-    width = max(len(_short_name(other)) for other in server.workbench.all_servers())
+    width = max(len(_short_name(other)) for other in server.workbench.servers)
     start = f"{name:{width}}  {verdict} {seconds:6.1f} s"
     print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
     return failed
@@ -2832,7 +2752,7 @@ async def _tell_progress(servers: Servers) -> None:
 def _print_context(workbench: Workbench) -> None:
     """Print what a model's context holds with the workbench, and without."""
     own = [tool.declaration for tool in meta_tools(workbench.config)]
-    tools = [t for s in workbench.all_servers() for t in s.connection.tools.values()]
+    tools = [t for s in workbench.servers for t in s.connection.tools.values()]
     # Clients pass on only these parts of a tool's declaration to a model.
     parts = {"__all__": {"name", "description", "input_schema"}}
     before = to_json(own, include=parts) + instructions(workbench.config).encode()
