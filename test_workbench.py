@@ -421,8 +421,9 @@ async def killed(pid: int) -> None:
 BAD_CONFIGURATIONS = """
 []
   configuration: expected an object, found a list
-{"projects": {"/other": {"mcpServers": {"s": {}}}}, "theme": "dark"}
-  .*toolboxes.*mcpServers.*mcp_servers.*, found projects, theme .*folders:.*/other
+  configuration: expected one of .*, found \\[\\]
+{"projects": 7, "theme": "dark"}
+  .*toolboxes.*mcpServers.*mcp_servers.*, found .'projects', 'theme'.
 {"toolboxes": {"t": null}}
   toolboxes.t: .*object.* found nothing
   toolboxes.t.mcpServers: .*object
@@ -430,10 +431,10 @@ BAD_CONFIGURATIONS = """
 {"toolboxes": {"a__b": {"description": "d", "mcpServers": {"a_": {"command": "x"}}}}}
   toolboxes.a__b: .*__
   toolboxes.a__b.mcpServers.a_: .*_
-{"mcpServers": {"s": {"command": "x", "args": ["${NO} ${a"], "cwd": 7}}}
+{"mcpServers": {"s": {"command": "x", "args": ["${NO} ${a"], "cwd": []}}}
   mcpServers.s.args.0.: \\${NO} is not set: .*`env`.*client, or write \\${NAME:-default}
   mcpServers.s.args.0.: \\${ is not set: .*write \\${NAME:-default}
-  mcpServers.s.cwd: .*string.* found a number
+  mcpServers.s.cwd: .*string.* found a list
 {"servers": {"": {"command": "x"}, "s": true}}
   servers.*: .*_
   servers.s: .*object.* found a boolean
@@ -455,7 +456,7 @@ BAD_CONFIGURATIONS = """
   mcpServers.u.excludetools: .*'excludeTools'
 {"mcp_servers": {"s": {"url": "u", "bearer_token_env_var": "NO", "env": {"A": []}}}}
   mcp_servers.s.env.A: expected a string, found a list
-  mcp_servers.s.headers.Authorization: \\${NO} is not set: set it in `env`
+  mcp_servers.s.bearer_token_env_var.Authorization: \\${NO} is not set: set it in `env`
 {"mcpServers": {}, "mcp": {"excluded": "s"}}
   mcp.excluded: expected a list, found a string
 {"toolMode": "dynamic", "toolboxes": []}
@@ -542,7 +543,7 @@ http_headers = { Y = "y" }
 {"theme": "One", "context_servers": { "a": {"source": "custom", "command": "x",},
   "b": {"source": "extension", "settings": {"token": "${UNSET}"}},},} //
 > a: x
-> ! context_servers.b context_servers.a
+> ! context_servers.a context_servers.b
 === opencode: opencode.json
 {"tools": {"b_*": false}, "mcp": {
   "a": {"type": "local", "command": ["npx", "${AT}"], "environment": {"AT": "{env:KEY}"}},
@@ -550,7 +551,7 @@ http_headers = { Y = "y" }
   "c": {"enabled": true}, "d": {"type": "local", "command": ["x"], "enabled": false}}}
 > a: npx k k
 > b: https://b {file:~/.key}
-> ! tools mcp.c mcp.b.headers.A
+> ! tools mcp.b.headers.A mcp.c
 === VS Code or opencode 2: settings.json
 {"editor.fontSize": 7, "mcp": {"inputs": [], "servers": {"a": {"command": ["x"]}}}}
 > a: x
@@ -565,11 +566,10 @@ http_headers = { Y = "y" }
 > a: x
 === Two clients: mcp.json
 {"disabledMcpServers": ["c"], "mcp": {}, "mcpServers": {"a": {"command": "x"},
-  "b": {"command": "z"}, "b": {"command": "y"}, "c": {"command": "${UNSET}"}},
-  "servers": {"a": {"command": "x", "args": ["C:\\\\new", "C:\\table"]}}}
-> a: x C:\\new C:\table
+  "b": {"command": "y"}, "c": {"command": "${UNSET}"}},
+  "servers": {"a": {"command": "x", "args": ["y"]}}}
+> a: x y
 > b: y
-> ! 'b' servers.a.args[1] servers.a
 === Cursor, Windsurf, Cline, Gemini CLI and Copilot CLI: mcp.json
 {"mcpServers": {
   "a": {"command": "npx", "args": ["z"], "env": {"_J": "${env:KEY}"}, "envFile": "x"},
@@ -758,37 +758,28 @@ def test_codexs_variables_are_withheld(monkeypatch: Monkey) -> None:
 
 
 def test_a_broken_file_is_read_in_linear_time(tmp_path: Path) -> None:
-    before = time.monotonic()
+    """With a pattern that tries each string anew, this test takes minutes."""
     for broken in ('{"a": "' + '\\"x' * 99_999, "/* " * 99_999, "[" + "1, " * 99_999):
         (tmp_path / "c.json").write_text(broken)
         with pytest.raises(workbench.ConfigError, match="expected JSON"):
             workbench.find_config(tmp_path / "c.json")
-    assert time.monotonic() - before < 5  # of minutes
 
 
-def test_a_path_is_told_as_a_whole(tmp_path: Path, monkeypatch: Monkey) -> None:
+def test_servers_of_other_folders_are_named(
+    tmp_path: Path, monkeypatch: Monkey, log: Logs
+) -> None:
     monkeypatch.chdir(tmp_path)
-    its = {"mcpServers": {"s": {"command": "x"}}}
-    Path("file").write_text(json.dumps({"mcpServers": {}, "projects": {"/o": its}}))
-    source = workbench.find_config("file").source
-    assert source == f"{Path.cwd() / 'file'} (with servers for other folders: ['/o'])"
-    with pytest.raises(workbench.ConfigError) as error:
-        workbench.find_config("none")
-    assert str(error.value).startswith(f"{Path.cwd() / 'none'}: cannot be read: ")
+    its = {"projects": {"/other": {"mcpServers": {"s": {"command": "x"}}}}}
+    Path("file").write_text(json.dumps(its))
+    config = workbench.find_config("file")
+    assert not config.toolboxes and config.source == str(Path.cwd() / "file")
+    assert log.messages == ["projects: servers only for other folders: ['/other']"]
 
 
 @POSIX
-def test_a_pipe_and_a_deleted_folder_are_no_trap(
-    tmp_path: Path, monkeypatch: Monkey
-) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(
-        workbench.ConfigError, match="/pipe: expected a file, found a pipe$"
-    ):
-        workbench.find_config(tmp_path / "pipe")
-    (tmp_path / "file").write_text(
-        '{"projects": {}, "servers": {"s": {"command": "x"}}}'
-    )
+def test_a_deleted_folder_is_no_trap(tmp_path: Path, monkeypatch: Monkey) -> None:
+    its = {"projects": {"/": {}}, "servers": {"s": {"command": "x"}}}
+    (tmp_path / "file").write_text(json.dumps(its))
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -800,14 +791,14 @@ def test_a_pipe_and_a_deleted_folder_are_no_trap(
 
 def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) -> None:
     bad_files = {
-        b"": "expected JSON.*the file is empty",
+        b"": "expected JSON.*line 1 column 1",
         b'{"a":\n x}': "line 2 column 2",
-        b"[mcp_servers.s]\n# x\n{": "expected TOML.*line 3, column 1",
+        b"[mcp_servers.s]\n# x\n{": "TOML.*line 3, column 1",
         b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
-        b"[s]\nx = " + b"[" * 3000: "expected TOML, because of its name",
-        b'{"\xe4": 1}': "expected JSON saved as UTF-8",
+        b"[s]\nx = " + b"[" * 3000: "TOML if the name ends in .toml",
+        b'{"\xe4": 1}': "expected JSON.*saved as UTF-8",
         b'{"s": "\\ud800"}': "surrogates not allowed",
-        "{}".encode("utf-16"): "expected JSON saved as UTF-8",  # as PowerShell's `>`
+        "{}".encode("utf-16"): "expected JSON.*saved as UTF-8",  # as PowerShell's `>`
     }
     for data, told in bad_files.items():
         path = tmp_path / ("c.toml" if data.startswith(b"[") else "c.json")
@@ -944,7 +935,8 @@ def test_names_stay_readable_where_a_secret_has_them() -> None:
 def test_of_the_tokens_that_are_learnt_the_last_99_are_masked() -> None:
     config = workbench.parse_config(configuration())
     tokens = [f"token-{number:03}" for number in range(100)]
-    config.learn(*tokens[:2])
+    config.learn(tokens[0], "")
+    config.learn(tokens[1])
     assert config.mask(f"{tokens[0]} {tokens[1]}") == "*** ***"
     for each in tokens:
         config.learn(each)
