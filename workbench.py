@@ -352,12 +352,12 @@ class _ConfigReader:
         """
         others = []
         for path, project in projects.items():
-            servers = project.get("mcpServers")
+            at = f"projects.{path}"
             if Path(path) == Path.cwd():
-                at = f"projects.{path}.disabledMcpServers"
-                self.switched_off |= self.read_names(at, project)
-                tables[f"projects.{path}.mcpServers"] = servers or {}
-            elif servers:
+                off = self.read_names(f"{at}.disabledMcpServers", project)
+                self.switched_off |= off
+                tables[f"{at}.mcpServers"] = project.get("mcpServers") or {}
+            elif project.get("mcpServers"):
                 others.append(path)
         if others and not any(tables.values()):
             log.warning("projects: servers only for other folders: %s", others[:5])
@@ -454,8 +454,7 @@ class _ConfigReader:
             values[name] = dict.fromkeys(given) | self.own_env
         elif name == "command" and isinstance(given, list):
             # opencode writes the command and its arguments as one list.
-            command, *values["args"] = self.read(path, given, list) or [""]
-            values[name] = command
+            values[name], *values["args"] = self.read(path, given, list) or [""]
         else:
             value = self.read(path, given, type(getattr(ServerConfig(), name)))
             if name == "headers":
@@ -505,8 +504,7 @@ class _ConfigReader:
         name, default, foreign = reference.group("name", "default", "foreign")
         if foreign:
             # The text is not shown, because it may be a password with a `$`.
-            how = "only ${NAME}, in capitals, is expanded"
-            log.warning("%s: a reference is left as it is: %s", path, how)
+            log.warning("%s: only ${NAME}, in capitals, is expanded", path)
             return foreign
         value = {**os.environ, **self.own_env}.get(name or "", default)
         if value is None:
