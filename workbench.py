@@ -324,7 +324,7 @@ class _ConfigReader:
         self.switched_off = self.read_names("disabledMcpServers", data)
         # opencode keeps servers in `mcp`, VS Code in its `servers`. Gemini CLI keeps
         # lists there, of names in `mcpServers`.
-        mcp = self.expect("mcp", data.get("mcp", {}), dict)
+        mcp = self.expect("mcp", data.get("mcp") or {}, dict)
         if "servers" in mcp:
             tables["mcp.servers"] = tables.pop("mcp")["servers"]
         elif "mcpServers" in tables:
@@ -369,9 +369,9 @@ class _ConfigReader:
         return set(map(str.lower, names))
 
     def read_servers(self, path: str, table: Any) -> dict[str, ServerConfig]:
-        """The servers of a table by their names, except those that start this workbench.
+        """The servers of a table by their names, without this workbench itself.
 
-        These have the path of this file in their command line.
+        An entry that starts this workbench has the path of this file among its words.
         """
         servers = {}
         for name, at, entry in self.read_entries(path, table):
