@@ -421,8 +421,9 @@ async def killed(pid: int) -> None:
 BAD_CONFIGURATIONS = """
 []
   configuration: expected an object, found a list
-{"projects": {"/other": {"mcpServers": {"s": {}}}}, "theme": "dark"}
-  .*toolboxes.*mcpServers.*mcp_servers.*, found projects, theme .*folders:.*/other
+  configuration: expected one of .*, found \\[\\]
+{"projects": 7, "theme": "dark"}
+  .*toolboxes.*mcpServers.*mcp_servers.*, found .'projects', 'theme'.
 {"toolboxes": {"t": null}}
   toolboxes.t: .*object.* found nothing
   toolboxes.t.mcpServers: .*object
@@ -430,10 +431,10 @@ BAD_CONFIGURATIONS = """
 {"toolboxes": {"a__b": {"description": "d", "mcpServers": {"a_": {"command": "x"}}}}}
   toolboxes.a__b: .*__
   toolboxes.a__b.mcpServers.a_: .*_
-{"mcpServers": {"s": {"command": "x", "args": ["${NO} ${a"], "cwd": 7}}}
+{"mcpServers": {"s": {"command": "x", "args": ["${NO} ${a"], "cwd": []}}}
   mcpServers.s.args.0.: \\${NO} is not set: .*`env`.*client, or write \\${NAME:-default}
   mcpServers.s.args.0.: \\${ is not set: .*write \\${NAME:-default}
-  mcpServers.s.cwd: .*string.* found a number
+  mcpServers.s.cwd: .*string.* found a list
 {"servers": {"": {"command": "x"}, "s": true}}
   servers.*: .*_
   servers.s: .*object.* found a boolean
@@ -455,7 +456,7 @@ BAD_CONFIGURATIONS = """
   mcpServers.u.excludetools: .*'excludeTools'
 {"mcp_servers": {"s": {"url": "u", "bearer_token_env_var": "NO", "env": {"A": []}}}}
   mcp_servers.s.env.A: expected a string, found a list
-  mcp_servers.s.headers.Authorization: \\${NO} is not set: set it in `env`
+  mcp_servers.s.bearer_token_env_var.Authorization: \\${NO} is not set: set it in `env`
 {"mcpServers": {}, "mcp": {"excluded": "s"}}
   mcp.excluded: expected a list, found a string
 {"toolMode": "dynamic", "toolboxes": []}
@@ -542,7 +543,7 @@ http_headers = { Y = "y" }
 {"theme": "One", "context_servers": { "a": {"source": "custom", "command": "x",},
   "b": {"source": "extension", "settings": {"token": "${UNSET}"}},},} //
 > a: x
-> ! context_servers.b context_servers.a
+> ! context_servers.a context_servers.b
 === opencode: opencode.json
 {"tools": {"b_*": false}, "mcp": {
   "a": {"type": "local", "command": ["npx", "${AT}"], "environment": {"AT": "{env:KEY}"}},
@@ -550,7 +551,7 @@ http_headers = { Y = "y" }
   "c": {"enabled": true}, "d": {"type": "local", "command": ["x"], "enabled": false}}}
 > a: npx k k
 > b: https://b {file:~/.key}
-> ! tools mcp.c mcp.b.headers.A
+> ! tools mcp.b.headers.A mcp.c
 === VS Code or opencode 2: settings.json
 {"editor.fontSize": 7, "mcp": {"inputs": [], "servers": {"a": {"command": ["x"]}}}}
 > a: x
@@ -565,11 +566,10 @@ http_headers = { Y = "y" }
 > a: x
 === Two clients: mcp.json
 {"disabledMcpServers": ["c"], "mcp": {}, "mcpServers": {"a": {"command": "x"},
-  "b": {"command": "z"}, "b": {"command": "y"}, "c": {"command": "${UNSET}"}},
-  "servers": {"a": {"command": "x", "args": ["C:\\\\new", "C:\\table"]}}}
-> a: x C:\\new C:\table
+  "b": {"command": "y"}, "c": {"command": "${UNSET}"}},
+  "servers": {"a": {"command": "x", "args": ["y"]}}}
+> a: x y
 > b: y
-> ! 'b' servers.a.args[1] servers.a
 === Cursor, Windsurf, Cline, Gemini CLI and Copilot CLI: mcp.json
 {"mcpServers": {
   "a": {"command": "npx", "args": ["z"], "env": {"_J": "${env:KEY}"}, "envFile": "x"},
@@ -609,11 +609,8 @@ def test_another_clients_file_works(
         words = [f"{name}:", server.command or server.url]
         if server.transport == "sse":
             words.append("sse")
-        words += [
-            *server.args,
-            *map(str, server.env.values()),
-            *server.headers.values(),
-        ]
+        words += [*server.args, *map(str, server.env.values())]
+        words += server.headers.values()
         words += [f"+{each}" for each in server.tool_filters if each != "*"]
         words += [f"-{each}" for each in sorted(server.excluded_tools)]
         words.append(box.description.replace(f"Tools of the MCP server '{name}'", ""))
@@ -650,9 +647,8 @@ isDefaultServer oauthClientId oauthPublicClient timeout
 Zed: enabled command args env url headers | oauth remote settings source timeout
 Amp: command args env url headers transport includeTools disabled | oauth
 """
-LISTS = (
-    "args includeTools excludeTools enabled_tools disabled_tools disabledTools tools"
-)
+LISTS = "args includeTools excludeTools enabled_tools disabled_tools tools"
+LISTS += " disabledTools"
 OBJECTS = "env environment headers http_headers env_http_headers"
 SAMPLES: dict[str, Any] = {key: ["x"] for key in LISTS.split()}
 SAMPLES |= {key: {"X": "SHELL_"} for key in OBJECTS.split()}
@@ -719,21 +715,14 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
 def test_a_server_may_refer_to_its_own_variables(monkeypatch: Monkey) -> None:
     monkeypatch.setenv("TOKEN", "of-the-workbench")
     env = {"TOKEN": "Bearer ${TOKEN}", "PORT": 8080, "ON": True, "GONE": None}
-    its = {
-        "args": ["A:${TOKEN}", "${GONE:-d} ${PORT} ${ON}"],
-        "command": "x",
-        "env": env,
-    }
+    args = ["A:${TOKEN}", "${GONE:-d} ${PORT} ${ON}"]
+    its = {"command": "x", "args": args, "env": env}
     other = {"command": "x", "args": ["${TOKEN}"]}
     config = workbench.parse_config(configuration(s=its, t=other))
     server, another = config.toolboxes["box"].servers.values()
     assert server.args == ["A:Bearer of-the-workbench", "d 8080 true"]
-    assert server.env == {
-        **env,
-        "TOKEN": server.args[0][2:],
-        "PORT": "8080",
-        "ON": "true",
-    }
+    texts = {"TOKEN": server.args[0][2:], "PORT": "8080", "ON": "true"}
+    assert server.env == env | texts
     assert another.args == ["of-the-workbench"]
     assert config.mask("A:Bearer of-the-workbench") == "A:***"
 
@@ -758,37 +747,28 @@ def test_codexs_variables_are_withheld(monkeypatch: Monkey) -> None:
 
 
 def test_a_broken_file_is_read_in_linear_time(tmp_path: Path) -> None:
-    before = time.monotonic()
+    """With a pattern that tries each string anew, this test takes minutes."""
     for broken in ('{"a": "' + '\\"x' * 99_999, "/* " * 99_999, "[" + "1, " * 99_999):
         (tmp_path / "c.json").write_text(broken)
         with pytest.raises(workbench.ConfigError, match="expected JSON"):
             workbench.find_config(tmp_path / "c.json")
-    assert time.monotonic() - before < 5  # of minutes
 
 
-def test_a_path_is_told_as_a_whole(tmp_path: Path, monkeypatch: Monkey) -> None:
+def test_servers_of_other_folders_are_named(
+    tmp_path: Path, monkeypatch: Monkey, log: Logs
+) -> None:
     monkeypatch.chdir(tmp_path)
-    its = {"mcpServers": {"s": {"command": "x"}}}
-    Path("file").write_text(json.dumps({"mcpServers": {}, "projects": {"/o": its}}))
-    source = workbench.find_config("file").source
-    assert source == f"{Path.cwd() / 'file'} (with servers for other folders: ['/o'])"
-    with pytest.raises(workbench.ConfigError) as error:
-        workbench.find_config("none")
-    assert str(error.value).startswith(f"{Path.cwd() / 'none'}: cannot be read: ")
+    its = {"projects": {"/other": {"mcpServers": {"s": {"command": "x"}}}}}
+    Path("file").write_text(json.dumps(its))
+    config = workbench.find_config("file")
+    assert not config.toolboxes and config.source == str(Path.cwd() / "file")
+    assert log.messages == ["projects: servers only for other folders: ['/other']"]
 
 
 @POSIX
-def test_a_pipe_and_a_deleted_folder_are_no_trap(
-    tmp_path: Path, monkeypatch: Monkey
-) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(
-        workbench.ConfigError, match="/pipe: expected a file, found a pipe$"
-    ):
-        workbench.find_config(tmp_path / "pipe")
-    (tmp_path / "file").write_text(
-        '{"projects": {}, "servers": {"s": {"command": "x"}}}'
-    )
+def test_a_deleted_folder_is_no_trap(tmp_path: Path, monkeypatch: Monkey) -> None:
+    its = {"projects": {"/": {}}, "servers": {"s": {"command": "x"}}}
+    (tmp_path / "file").write_text(json.dumps(its))
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -800,14 +780,14 @@ def test_a_pipe_and_a_deleted_folder_are_no_trap(
 
 def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) -> None:
     bad_files = {
-        b"": "expected JSON.*the file is empty",
+        b"": "expected JSON.*line 1 column 1",
         b'{"a":\n x}': "line 2 column 2",
-        b"[mcp_servers.s]\n# x\n{": "expected TOML.*line 3, column 1",
+        b"[mcp_servers.s]\n# x\n{": "TOML.*line 3, column 1",
         b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
-        b"[s]\nx = " + b"[" * 3000: "expected TOML, because of its name",
-        b'{"\xe4": 1}': "expected JSON saved as UTF-8",
+        b"[s]\nx = " + b"[" * 3000: "TOML if the name ends in .toml",
+        b'{"\xe4": 1}': "expected JSON.*saved as UTF-8",
         b'{"s": "\\ud800"}': "surrogates not allowed",
-        "{}".encode("utf-16"): "expected JSON saved as UTF-8",  # as PowerShell's `>`
+        "{}".encode("utf-16"): "expected JSON.*saved as UTF-8",  # as PowerShell's `>`
     }
     for data, told in bad_files.items():
         path = tmp_path / ("c.toml" if data.startswith(b"[") else "c.json")
@@ -845,13 +825,11 @@ def test_the_script_header_asks_for_what_the_requirements_ask_for() -> None:
 
 async def test_a_filtered_tool_can_be_neither_seen_nor_called() -> None:
     odd_names = ["read_a", "Read_b", "list", "read", "🧰 a__b_", "get[1]"]
+    left = ["Read_b", "🧰 a__b_", "get[1]"]
     filters: dict[str, tuple[dict[str, Any], list[str]]] = {
         "all": ({"toolFilters": "*"}, odd_names),
         "some": ({"toolFilters": ["read_*", "l?st"]}, ["read_a", "list"]),
-        "left": (
-            {"tools": ["[!l]*"], "excludeTools": ["read*"]},
-            odd_names[1:6:3] + ["get[1]"],
-        ),
+        "left": ({"tools": ["[!l]*"], "excludeTools": ["read*"]}, left),
         "sum": ({"excludeTools": ["?ea*"], "disabledTools": ["l*"]}, odd_names[4:]),
         "none": ({"toolFilters": []}, []),
         "same": ({"toolFilters": ["get[1]"]}, ["get[1]"]),
@@ -910,10 +888,7 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
 def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     secrets: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
         ({"headers": {"A": "abcdefg1", "B": "abcdefg1SECRET"}}, "abcdefg1SECRET"),
-        (
-            {"headers": {"A": "folded-or-cut-in-two"}},
-            "...folded-or-cu... or-cut-in-two",
-        ),
+        ({"headers": {"A": "cut-in-two-parts"}}, "...cut-in-two-p... in-two-parts"),
         ({"url": "http://u:begin_of/of_it?@h:1#?/end_of_it@h/"}, "begin_of end_of_it"),
         ({"url": "http://u:pass/word@h/"}, "u:pass/word pass/word"),
         ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
@@ -944,7 +919,8 @@ def test_names_stay_readable_where_a_secret_has_them() -> None:
 def test_of_the_tokens_that_are_learnt_the_last_99_are_masked() -> None:
     config = workbench.parse_config(configuration())
     tokens = [f"token-{number:03}" for number in range(100)]
-    config.learn(*tokens[:2])
+    config.learn(tokens[0], "")
+    config.learn(tokens[1])
     assert config.mask(f"{tokens[0]} {tokens[1]}") == "*** ***"
     for each in tokens:
         config.learn(each)

@@ -60,7 +60,7 @@ import tempfile
 import urllib.request
 import webbrowser
 import zoneinfo
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -229,14 +229,14 @@ class WorkbenchConfig:
         return _CONTROLS.sub(" ", _RUN.sub(mask_part, text))
 
 
-_TABLE_KEYS = ["toolboxes", "mcpServers", "servers", "context_servers", "mcp_servers"]
+_TABLE_KEYS = ["mcpServers", "servers", "context_servers", "mcp_servers"]
 _TABLE_KEYS += ["mcp", "mcp.servers", "amp.mcpServers"]
 # The keys that clients use for those fields of a `ServerConfig` whose key is not simply
 # the name of the field.
 _SPELLINGS = {
     "env": ["env", "environment"],
     "url": ["url", "serverUrl", "httpUrl"],
-    "headers": ["headers", "http_headers"],
+    "headers": ["headers", "http_headers", "env_http_headers", "bearer_token_env_var"],
     "transport": ["transport", "type"],
     "tool_filters": ["toolFilters", "includeTools", "enabled_tools", "tools"],
     "excluded_tools": ["excludeTools", "disabledTools", "disabled_tools"],
@@ -254,17 +254,12 @@ _DEFAULT = r"(?: :- (?P<default> [^}]* ) )? \}"
 # such as `$VAR`. The last alternative is a reference that is not closed.
 _OTHER = r"(?P<foreign> (?:\$\{ | \{file:) [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b ) | \$\{"
 _REFERENCE = re.compile(rf"{_VARIABLE.pattern} {_DEFAULT} | {_OTHER}", re.VERBOSE)
-# Codex names variables without `${}`.
-_CODEX_KEYS = r'"(?:bearer_token_env_var|env_http_headers)": (?:"[^"]*"|\{[^}]*\})'
-# Editors write JSON with comments and trailing commas. Strings are kept first, because
-# neither means anything inside a string. The quantifiers with `+` at the end do not
-# try shorter matches: with others, a text that ends within a string takes minutes.
-_STRING = r'" (?: [^"\\]++ | \\. )*+ "?'
-_COMMENT = rf'(?P<kept> (?: [^"/]++ | {_STRING} | / (?![/*]) )++ )'
-_COMMENT += r"| // [^\n]*+ | /\* .*? (?: \*/ | \Z )"
-_TRAILING_COMMA = rf'(?P<kept> (?: [^",]++ | {_STRING} | , (?! \s*+ [\]}}] ) )++ ) | ,'
-# A path such as `C:\new`, written with single backslashes in JSON.
-_BROKEN_PATH = re.compile(r"(?s)(?:^|=)[A-Za-z]:.*[\b\f\n\r\t]")
+# Editors write JSON with comments and trailing commas. Strings are matched first,
+# because neither means anything inside a string. The quantifiers with `+` at the end do
+# not try shorter matches: with others, a text that ends within a string takes minutes.
+_STRING = r'"(?:[^"\\]++|\\.)*+"?'
+_COMMENT = rf"(?s:{_STRING}|//[^\n]*+|/\*.*?(?:\*/|\Z))"
+_TRAILING_COMMA = rf"(?s:{_STRING}|,(?=\s*+[\]}}]))"
 # A part of a secret is a secret as well, from 12 characters on.
 _RUN = re.compile(r"[A-Za-z0-9_-]{12,}")
 # Colours and moves of a terminal, halves of surrogate pairs, and control characters
@@ -288,78 +283,26 @@ class _ConfigReader:
     problems: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
     switched_off: set[str] = field(default_factory=set)  # names, in small letters
-    other_folders: list[str] = field(default_factory=list)  # which have servers
-    own_env: dict[str, str | None] = field(default_factory=dict)  # of one server
+    own_env: dict[str, str] = field(default_factory=dict)  # of one server
 
     def read_toolboxes(self, content: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of a file by their names, ours or another client's."""
         data = self.expect("configuration", content, dict)
         if data.get("toolMode", "proxy") != "proxy":
             self.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
-        tables = self.find_tables(data)
-        if not tables and isinstance(content, dict):
-            found = ", ".join(data) + _tell_folders(self.other_folders)
-            told = f"expected one of {_TABLE_KEYS}, found {found or 'no key'}"
-            self.report("configuration", told)
         toolboxes: dict[str, ToolboxConfig] = {}
-        for path, table in tables.items():
-            if path == "toolboxes":
-                for name, at, entry in self.read_entries(path, table):
-                    toolboxes[name] = self.read_toolbox(at, entry)
-            elif "toolboxes" in tables:
-                log.warning("%s: not served, because there are toolboxes as well", path)
-            else:
-                # Each server of another client's file is a toolbox of its own.
-                for name, server in self.read_servers(path, table).items():
-                    if name in toolboxes:
-                        log.warning("%s.%s: replaces a server of this name", path, name)
-                    text = server.description or f"Tools of the MCP server '{name}'"
-                    toolboxes[name] = ToolboxConfig(text, {name: server})
+        if "toolboxes" in data:
+            for key in sorted(data.keys() & _TABLE_KEYS):
+                log.warning("%s: not served, because there are toolboxes as well", key)
+            for name, path, entry in self.read_entries("toolboxes", data["toolboxes"]):
+                toolboxes[name] = self.read_toolbox(path, entry)
+            return toolboxes
+        for path, table in self.find_tables(data).items():
+            # Each server of another client's file is a toolbox of its own.
+            for name, server in self.read_servers(path, table).items():
+                text = server.description or f"Tools of the MCP server '{name}'"
+                toolboxes[name] = ToolboxConfig(text, {name: server})
         return toolboxes
-
-    def find_tables(self, data: JSON) -> JSON:
-        """The tables of a file, by their places.
-
-        The reader also keeps the names of servers that lists of the file switch off.
-        """
-        tables = {key: data[key] for key in _TABLE_KEYS if key in data}
-        self.switched_off |= self.read_names("disabledMcpServers", data)
-        # opencode keeps servers in `mcp`, VS Code in its `servers`. Gemini CLI keeps
-        # lists there, of names in `mcpServers`.
-        mcp = tables.pop("mcp", None)
-        if isinstance(mcp, dict):
-            if "servers" in mcp:
-                tables["mcp.servers"] = mcp["servers"]
-            elif not mcp or any(isinstance(value, dict) for value in mcp.values()):
-                tables["mcp"] = mcp
-            else:
-                self.switched_off |= self.read_names("mcp.excluded", mcp)
-                servers = tables.get("mcpServers")
-                if "allowed" in mcp and isinstance(servers, dict):
-                    every = set(map(str.lower, servers))
-                    self.switched_off |= every - self.read_names("mcp.allowed", mcp)
-        # Claude Code keeps the servers of a project in its entry in ~/.claude.json, and
-        # the names of those that are switched off there. On Windows, paths are equal
-        # whatever their slashes and their case. Most files have no `projects`, or use
-        # the key for something else.
-        with suppress(AttributeError, LookupError, TypeError, OSError):
-            for path, project in data["projects"].items():
-                servers = project.get("mcpServers") or {}
-                if Path(path) == Path.cwd():
-                    at = f"projects.{path}.disabledMcpServers"
-                    self.switched_off |= self.read_names(at, project)
-                    tables[f"projects.{path}.mcpServers"] = servers
-                elif servers:
-                    self.other_folders.append(path)
-        if tables.keys() & {"mcp", "amp.mcpServers"}:
-            for key in sorted(data.keys() & _POLICY_KEYS):
-                log.warning("%s: not applied; use `toolFilters` or --read-only", key)
-        return tables
-
-    def read_names(self, path: str, owner: JSON) -> set[str]:
-        """A list of servers. Clients compare their names without regard to case."""
-        names = self.read(path, owner.get(path.rpartition(".")[2]) or [], list)
-        return set(map(str.lower, names))
 
     def read_toolbox(self, path: str, entry: JSON) -> ToolboxConfig:
         """One toolbox of our own format."""
@@ -368,27 +311,79 @@ class _ConfigReader:
         self.report_unknown_keys(path, entry)
         return ToolboxConfig(text, servers)
 
-    def read_servers(self, path: str, table: Any) -> dict[str, ServerConfig]:
-        """The servers of a table by their names, except those that start this workbench.
+    def find_tables(self, data: JSON) -> JSON:
+        """The tables of servers in another client's file, by their places.
 
-        These have the path of this file in their command line.
+        The reader also keeps the names of servers that lists of the file switch off.
+        """
+        tables = {key: data[key] for key in _TABLE_KEYS if key in data}
+        self.switched_off = self.read_names("disabledMcpServers", data)
+        # opencode keeps servers in `mcp`, VS Code in its `servers`. Gemini CLI keeps
+        # lists there, of names in `mcpServers`.
+        mcp = self.expect("mcp", data.get("mcp") or {}, dict)
+        if "servers" in mcp:
+            tables["mcp.servers"] = tables.pop("mcp")["servers"]
+        elif "mcpServers" in tables:
+            tables.pop("mcp", None)
+            self.switched_off |= self.read_names("mcp.excluded", mcp)
+            if "allowed" in mcp:
+                every = self.expect("mcpServers", tables["mcpServers"], dict)
+                allowed = self.read_names("mcp.allowed", mcp)
+                self.switched_off |= set(map(str.lower, every)) - allowed
+        # A file may use the key `projects` for something else.
+        with suppress(AttributeError, LookupError, TypeError, OSError):
+            self.find_project(data["projects"], tables)
+        for key in sorted(data.keys() & _POLICY_KEYS):
+            log.warning("%s: not applied; use `toolFilters` or --read-only", key)
+        if not tables:
+            told = f"expected one of {['toolboxes', *_TABLE_KEYS]}, found {[*data]}"
+            self.report("configuration", told)
+        return tables
+
+    def find_project(self, projects: JSON, tables: JSON) -> None:
+        """Add the servers that Claude Code keeps for the current folder.
+
+        Claude Code also keeps there the names of those that are switched off. `Path`
+        knows which paths are equal on Windows.
+        """
+        others = []
+        for path, project in projects.items():
+            at = f"projects.{path}"
+            if Path(path) == Path.cwd():
+                off = self.read_names(f"{at}.disabledMcpServers", project)
+                self.switched_off |= off
+                tables[f"{at}.mcpServers"] = project.get("mcpServers") or {}
+            elif project.get("mcpServers"):
+                others.append(path)
+        if others and not any(tables.values()):
+            log.warning("projects: servers only for other folders: %s", others[:5])
+            tables["projects"] = {}
+
+    def read_names(self, path: str, owner: JSON) -> set[str]:
+        """A list of servers. Clients compare their names without regard to case."""
+        names = self.read(path, owner.get(path.rpartition(".")[2]) or [], list)
+        return set(map(str.lower, names))
+
+    def read_servers(self, path: str, table: Any) -> dict[str, ServerConfig]:
+        """The servers of a table by their names, without this workbench itself.
+
+        An entry that starts this workbench has the path of this file among its words.
         """
         servers = {}
         for name, at, entry in self.read_entries(path, table):
             server = self.read_server(at, entry)
             self.secrets += _find_secrets(server)
-            files = list(map(_make_absolute, [server.command, *server.args]))
-            if _make_absolute(__file__) in files and "--toolbox" not in server.args:
+            words = map(os.path.expanduser, [server.command, *server.args])
+            if __file__ in words and "--toolbox" not in server.args:
                 log.warning("%s: left out, because it starts this workbench", at)
             else:
                 servers[name] = server
         return servers
 
-    def read_entries(self, table_path: str, table: Any) -> list[tuple[str, str, JSON]]:
+    def read_entries(self, at: str, table: Any) -> Iterator[tuple[str, str, JSON]]:
         """Name, path and content of each toolbox or server that is switched on."""
-        entries = []
-        for name, value in self.expect(table_path, table, dict).items():
-            path = f"{table_path}.{name}"
+        for name, value in self.expect(at, table, dict).items():
+            path = f"{at}.{name}"
             # An entry whose name begins with `_` is a comment.
             if name.startswith("_") or name.lower() in self.switched_off:
                 continue
@@ -403,11 +398,10 @@ class _ConfigReader:
                 self.report(path, "expected a name, without '__', not ending in '_'")
             # Zed's extensions and opencode's organizations bring servers whose entries
             # here have only settings.
-            if table_path in ("context_servers", "mcp") and not _START_KEYS & {*entry}:
+            if at in ("context_servers", "mcp") and not _START_KEYS & {*entry}:
                 log.warning("%s: left out, because it has no command and no URL", path)
-                continue
-            entries.append((name, path, entry))
-        return entries
+            else:
+                yield name, path, entry
 
     def report(self, path: str, problem: str) -> None:
         """Collect a problem; `parse_config` reports all of them together."""
@@ -432,14 +426,12 @@ class _ConfigReader:
         The keys that are known are removed from the entry.
         """
         values: JSON = {}
+        self.own_env = {}
         # `env` comes first, because the other values may refer to its variables.
         for name in ("env", *vars(ServerConfig())):
             for key in _SPELLINGS.get(name, [name]):
                 if key in entry:
                     self.read_field(f"{path}.{key}", name, entry.pop(key), values)
-        codex = self.read_codex_headers(path, entry)
-        values["headers"] = values.get("headers", {}) | codex
-        self.own_env = {}
         starts = [key for key in ("command", "url") if values.get(key)]
         if len(starts) != 1:
             found = " and ".join(starts) or f"neither; unknown keys: {[*entry]}"
@@ -449,67 +441,52 @@ class _ConfigReader:
 
     def read_field(self, path: str, name: str, given: Any, values: JSON) -> None:
         """Put one value of an entry into `values`, under the name of its field."""
-        items = given if isinstance(given, list) else [given]
-        if name == "tool_filters" and any(isinstance(each, dict) for each in items):
-            # Codex and Claude Code keep the approvals of tools under `tools`.
-            log.warning("%s: approvals of tools are not applied", path)
+        if path.endswith(".tools") and isinstance(given, dict):
+            log.warning("%s: Codex's approvals of tools are not applied", path)
         elif name == "env":
-            values[name] = self.read_env(path, given)
+            given = self.expect(path, given, dict)
+            self.own_env = self.read(path, given, dict)
+            # null takes an inherited variable away.
+            values[name] = dict.fromkeys(given) | self.own_env
         elif name == "command" and isinstance(given, list):
             # opencode writes the command and its arguments as one list.
-            command, *values["args"] = self.read(path, given, list) or [""]
-            values[name] = command
+            values[name], *values["args"] = self.read(path, given, list) or [""]
         else:
             value = self.read(path, given, type(getattr(ServerConfig(), name)))
-            if name == "excluded_tools":
+            if name == "headers":
+                value = values.get(name, {}) | value
+            elif name == "excluded_tools":
                 # The exclusions of all spellings add up.
                 value += values.get(name, [])
             elif name == "tool_filters" and values.get(name, value) != value:
                 self.report(path, "expected the same in all spellings")
             values[name] = value
 
-    def read_env(self, path: str, given: Any) -> dict[str, str | None]:
-        """Variables. Numbers and booleans are texts; null takes a variable away."""
-        variables: dict[str, str | None] = {}
-        for key, value in self.expect(path, given, dict).items():
-            if isinstance(value, bool | int | float):
-                value = json.dumps(value)
-            if value is not None:
-                value = self.read(f"{path}.{key}", value, str)
-            variables[key] = value
-        self.own_env = variables
-        return variables
-
-    def read_codex_headers(self, path: str, entry: JSON) -> JSON:
-        """The headers whose values Codex takes from the variables that it names."""
-        names = entry.pop("env_http_headers", {})
-        names = self.read(f"{path}.env_http_headers", names, dict)
-        headers = {header: f"${{{name}}}" for header, name in names.items()}
-        if "bearer_token_env_var" in entry:
-            token = entry.pop("bearer_token_env_var")
-            headers["Authorization"] = f"Bearer ${{{token}}}"
-        return cast(JSON, self.read(f"{path}.headers", headers, dict))
-
     def read(self, path: str, value: Any, kind: type) -> Any:
-        """A value of this JSON type, with the references in its strings expanded."""
+        """A value of this JSON type, with the references in its strings expanded.
+
+        Numbers and booleans are texts as well. A member that is null counts as absent.
+        """
         if (kind, value) == (list, "*"):
             value = ["*"]
+        if kind is str and isinstance(value, bool | int | float):
+            value = json.dumps(value)
         value = self.expect(path, value, kind)
         if kind is list:
             return [self.read(f"{path}[{i}]", v, str) for i, v in enumerate(value)]
         if kind is dict:
-            return {key: self.read(f"{path}.{key}", value[key], str) for key in value}
+            members = {key: each for key, each in value.items() if each is not None}
+            return {
+                key: self.read(f"{path}.{key}", members[key], str) for key in members
+            }
         if kind is str:
-            if _BROKEN_PATH.search(value):
-                how = r"in JSON, write C:\\new for C:\new"
-                log.warning("%s: has a tab, a line feed or the like; %s", path, how)
             return _REFERENCE.sub(functools.partial(self.expand, path), value)
         return value
 
     def expect(self, path: str, value: Any, kind: type) -> Any:
         """The value, if it is of this JSON type; otherwise an empty one."""
-        # Only the type is shown, because the value may be secret. TOML has dates.
-        found = _TYPE_NAMES.get(type(value), "a date")
+        # Only the type is shown, because the value may be secret.
+        found = _TYPE_NAMES[type(value)]
         if found == _TYPE_NAMES[kind]:
             return value
         self.report(path, f"expected {_TYPE_NAMES[kind]}, found {found}")
@@ -523,30 +500,13 @@ class _ConfigReader:
         name, default, foreign = reference.group("name", "default", "foreign")
         if foreign:
             # The text is not shown, because it may be a password with a `$`.
-            how = "only ${NAME}, in capitals, is expanded"
-            log.warning("%s: a reference is left as it is: %s", path, how)
+            log.warning("%s: only ${NAME}, in capitals, is expanded", path)
             return foreign
-        value = {**os.environ, **self.own_env}.get(name or "")
-        if value is None:
-            value = default
+        value = {**os.environ, **self.own_env}.get(name or "", default)
         if value is None:
             how = "set it in `env` of the workbench's entry in your client, or write"
             self.report(path, f"{reference[0]} is not set: {how} ${{NAME:-default}}")
         return value or ""
-
-
-def _make_absolute(path: str) -> str:
-    """The absolute path; without a current folder, which may be deleted, the path."""
-    path = os.path.expanduser(path)
-    with suppress(OSError):
-        path = os.path.abspath(path)
-    return path
-
-
-def _tell_folders(folders: list[str]) -> str:
-    if not folders:
-        return ""
-    return f" (with servers for other folders: {folders[:5]})"
 
 
 def _find_secrets(server: ServerConfig) -> list[str]:
@@ -580,74 +540,72 @@ def _find_forms(secrets: frozenset[str]) -> Iterator[str]:
 
 def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchConfig:
     """Check a configuration that was decoded from this text. Raises `ConfigError`."""
+    # This copy has the dates of TOML as texts.
+    data = json.loads(json.dumps(data, default=str), object_hook=_translate)
     reader = _ConfigReader()
     toolboxes = reader.read_toolboxes(data)
     if reader.problems:
         raise ConfigError("\n".join([f"{source}:", *reader.problems]))
     # Every variable that the raw text names is withheld. A misspelt or disabled entry
     # is not read, but its token must not reach other servers either.
-    written = json.dumps(data, default=str)
-    named = set(_VARIABLE.findall(text + written))
-    named.update(re.findall(r"\w+", " ".join(re.findall(_CODEX_KEYS, written))))
+    named = set(_VARIABLE.findall(text + json.dumps(data)))
     withheld = {name: os.environ[name] for name in os.environ.keys() & named}
     secrets = frozenset(reader.secrets).union(withheld.values())
-    if not toolboxes:
-        source += _tell_folders(reader.other_folders)
     return WorkbenchConfig(toolboxes, withheld, secrets, source)
+
+
+def _translate(entry: JSON) -> JSON:
+    """Write `${NAME}` for the names of variables in an entry of Codex."""
+    headers = entry.get("env_http_headers")
+    if isinstance(headers, dict):
+        for header, name in headers.items():
+            headers[header] = f"${{{name}}}"
+    if "bearer_token_env_var" in entry:
+        token = f"Bearer ${{{entry['bearer_token_env_var']}}}"
+        entry["bearer_token_env_var"] = {"Authorization": token}
+    return entry
 
 
 def find_config(argument: Path | str | None) -> WorkbenchConfig:
     """The configuration to serve: a file's, or the demo. Raises `ConfigError`."""
     given = argument or os.environ.get("WORKBENCH_CONFIG")
-    path = _make_absolute(str(given or "workbench-config.json"))
+    path = os.path.expanduser(str(given or "workbench-config.json"))
+    # The current folder may have been deleted.
+    with suppress(OSError):
+        path = os.path.abspath(path)
     if not given and not os.path.exists(path):
-        server = ServerConfig(sys.executable, [_make_absolute(__file__), "--toolbox"])
+        server = ServerConfig(sys.executable, [__file__, "--toolbox"])
         note = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
         demo = ToolboxConfig(f"Echo and time. {note}", {"toolbox": server})
         return WorkbenchConfig({"demo": demo}, source=note)
-    language = "JSON"
-    decode: Callable[[str], Any] = _decode_json
-    if path.endswith(".toml"):
-        language = "TOML, because of its name,"
-        decode = tomllib.loads
-    # Without this check, a pipe that nobody writes to would be waited for.
-    if Path(path).is_fifo():
-        raise ConfigError(f"{path}: expected a file, found a pipe")
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
-        data = decode(text)
+        data = _decode_text(text, is_toml=path.endswith(".toml"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        told = f"expected {language} saved as UTF-8: {error}"
-        raise ConfigError(f"{path}: {told}") from None
+        told = "expected JSON, or TOML if the name ends in .toml, saved as UTF-8"
+        raise ConfigError(f"{path}: {told}: {error}") from None
     return parse_config(data, path, text)
 
 
-def _decode_json(text: str) -> Any:
-    """Decode JSON, which may have comments and trailing commas."""
-    if not text.strip():
-        raise ValueError("the file is empty")
-    for what in (_COMMENT, _TRAILING_COMMA):
-        text = re.sub(what, _blank, text, flags=re.VERBOSE | re.DOTALL)
-    data = json.loads(text, object_pairs_hook=_make_object)
+def _decode_text(text: str, is_toml: bool) -> Any:
+    """Decode TOML, or JSON, which may have comments and trailing commas."""
+    if is_toml:
+        return tomllib.loads(text)
+    for pattern in (_COMMENT, _TRAILING_COMMA):
+        text = re.sub(pattern, _blank, text)
+    data = json.loads(text)
     # Halves of surrogate pairs, which cannot be sent, are an error here.
     json.dumps(data, ensure_ascii=False).encode()
     return data
 
 
-def _make_object(pairs: list[tuple[str, Any]]) -> JSON:
-    """A JSON object. The last of several members with one name counts."""
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
-        log.warning("'%s': stands twice in one object, and the last one counts", name)
-    return members
-
-
 def _blank(match: re.Match[str]) -> str:
-    """Kept text unchanged; the rest as spaces, so that errors name right places."""
-    return match["kept"] or re.sub(".", " ", match[0])
+    """A string unchanged; the rest as spaces, so that errors name right places."""
+    if match[0].startswith('"'):
+        return match[0]
+    return re.sub(".", " ", match[0])
 
 
 # === Workbench ========================================================================
