@@ -3290,7 +3290,8 @@ def test_each_entry_of_the_readme_can_be_pasted_whole(
     [(its_json, others)] = re.findall(r"(?s)add-json .*?'(.*)'\n(.*)", fenced("sh")[2])
     assert json.loads(its_json)["args"] == [
         "run",
-        *"/path/workbench.py /path/config.json".split(),
+        "/path/workbench.py",
+        "/path/config.json",
     ]
     for command in others.splitlines():
         assert command.endswith(" uv run /path/workbench.py /path/config.json")
