@@ -260,6 +260,8 @@ _REFERENCE = re.compile(rf"{_VARIABLE.pattern} {_DEFAULT} | {_OTHER}", re.VERBOS
 _STRING = r'"(?:[^"\\]++|\\.)*+"?'
 _COMMENT = rf"(?s:{_STRING}|//[^\n]*+|/\*.*?(?:\*/|\Z))"
 _TRAILING_COMMA = rf"(?s:{_STRING}|,(?=\s*+[\]}}]))"
+# A path such as `C:\new`, written with single backslashes in JSON.
+_BROKEN_PATH = re.compile(r"(?s)(?:^|=)[A-Za-z]:.*[\b\f\n\r\t]")
 # A part of a secret is a secret as well, from 12 characters on.
 _RUN = re.compile(r"[A-Za-z0-9_-]{12,}")
 # Colours and moves of a terminal, halves of surrogate pairs, and control characters
@@ -480,6 +482,9 @@ class _ConfigReader:
                 key: self.read(f"{path}.{key}", members[key], str) for key in members
             }
         if kind is str:
+            if _BROKEN_PATH.search(value):
+                how = r"has a tab or a line feed: in JSON, write C:\\new for C:\new"
+                log.warning("%s: %s", path, how)
             return _REFERENCE.sub(functools.partial(self.expand, path), value)
         return value
 
@@ -578,27 +583,43 @@ def find_config(argument: Path | str | None) -> WorkbenchConfig:
         note = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
         demo = ToolboxConfig(f"Echo and time. {note}", {"toolbox": server})
         return WorkbenchConfig({"demo": demo}, source=note)
+    language = "JSON"
+    if path.endswith(".toml"):
+        language = "TOML, because of its name,"
+    # Without this check, a named pipe that nobody writes to would be waited for.
+    if Path(path).is_fifo() and not Path(path).is_symlink():
+        raise ConfigError(f"{path}: expected a file, found a pipe")
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
-        data = _decode_text(text, is_toml=path.endswith(".toml"))
+        data = _decode_text(text, language)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        told = "expected JSON, or TOML if the name ends in .toml, saved as UTF-8"
-        raise ConfigError(f"{path}: {told}: {error}") from None
+        told = f"expected {language} saved as UTF-8: {error}"
+        raise ConfigError(f"{path}: {told}") from None
     return parse_config(data, path, text)
 
 
-def _decode_text(text: str, is_toml: bool) -> Any:
+def _decode_text(text: str, language: str) -> Any:
     """Decode TOML, or JSON, which may have comments and trailing commas."""
-    if is_toml:
+    if language != "JSON":
         return tomllib.loads(text)
     for pattern in (_COMMENT, _TRAILING_COMMA):
         text = re.sub(pattern, _blank, text)
-    data = json.loads(text)
+    data = json.loads(text, object_pairs_hook=_make_object)
     # Halves of surrogate pairs, which cannot be sent, are an error here.
     json.dumps(data, ensure_ascii=False).encode()
     return data
+
+
+def _make_object(pairs: list[tuple[str, Any]]) -> JSON:
+    """A JSON object. The last of several members with one name counts."""
+    members: JSON = {}
+    for name, value in pairs:
+        if name in members:
+            log.warning("'%s' stands twice in one object, and the last counts", name)
+        members[name] = value
+    return members
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -764,22 +785,34 @@ class Workbench:
     config: WorkbenchConfig
     shared: Shared
     task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
+    # By name, the toolboxes whose servers were looked up. A server may start later.
+    open_toolboxes: dict[str, Servers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # All configured servers. None of them is started yet.
-        self.servers: Servers = []
-        for name, toolbox in self.config.toolboxes.items():
-            for server, config in toolbox.servers.items():
-                self.servers.append(DownstreamServer(name, server, config, self))
+        self.file_time = modification_time(self.config.source)
 
     def servers_of(self, name: str) -> Servers:
-        """The servers of a toolbox. Raises `ToolError` if the toolbox is unknown."""
+        """The servers of a toolbox, without starting them.
+
+        Raises `ToolError` for a toolbox that is not configured.
+        """
         if name not in self.config.toolboxes:
             names = ", ".join(self.config.toolboxes) or "none"
-            text = f"Toolbox '{name}' not found. Available toolboxes: {names}."
-            how = f"Use {_FORM} for a tool, and a restart for a file that has changed."
-            raise ToolError(f"{text} {how}")
-        return [server for server in self.servers if server.toolbox_name == name]
+            text = f"Toolbox '{name}' not found. Available toolboxes: {names}"
+            if modification_time(self.config.source) != self.file_time:
+                text += f". {self.config.source} has changed: restart the workbench"
+            raise ToolError(text)
+        if name not in self.open_toolboxes:
+            self.open_toolboxes[name] = [
+                DownstreamServer(name, server, config, self)
+                for server, config in self.config.toolboxes[name].servers.items()
+            ]
+        return self.open_toolboxes[name]
+
+    def all_servers(self) -> Servers:
+        """All configured servers, without starting them."""
+        toolboxes = map(self.servers_of, self.config.toolboxes)
+        return [server for servers in toolboxes for server in servers]
 
     async def open(
         self, toolbox: str, patterns: list[str], on_progress: ProgressFnT
@@ -821,9 +854,6 @@ class Workbench:
         with the first for patterns that has a tool of the server.
         """
         is_part = patterns != ["*"]
-        limit = PART_LIMIT if is_part else ANSWER_LIMIT
-        # The texts of all servers get a third of the answer. Escapes may double that.
-        room = min(TEXT_LIMIT, limit // 3 // max(len(servers), 1))
         states = [server.connection.state for server in self.servers_of(toolbox)]
         answer: JSON = {
             "toolbox": toolbox,
@@ -841,7 +871,7 @@ class Workbench:
                 answer["servers_connecting"].append(name)
                 continue
             if connection.state is not State.UP:
-                answer["servers_failed"][name] = shorten(connection.why_not_up(), room)
+                answer["servers_failed"][name] = connection.why_not_up()
                 continue
             found = []
             for tool in server.tools.values():
@@ -851,10 +881,10 @@ class Workbench:
             manual = connection.session.instructions
             is_new = bool(found) and not server.introduced
             if manual and (is_new or not is_part):
-                answer["instructions"][name] = shorten(manual, room)
+                answer["instructions"][name] = manual
                 server.introduced |= is_part
         answer["note"] = compose_note(answer, servers, patterns)
-        fit(answer, limit)
+        fit(answer, PART_LIMIT if is_part else ANSWER_LIMIT)
         return {k: v for k, v in answer.items() if v or k not in _OPTIONAL_KEYS}
 
     def find_server(self, toolbox: str, full_name: str) -> DownstreamServer:
@@ -881,6 +911,13 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
     async with anyio.create_task_group() as task_group:
         yield Workbench(config, shared, task_group)
         task_group.cancel_scope.cancel()
+
+
+def modification_time(path: str) -> float:
+    """When a file was changed last; 0 without a file, as for the demo."""
+    with suppress(OSError):
+        return os.path.getmtime(path)
+    return 0
 
 
 def compose_note(answer: JSON, servers: Servers, patterns: list[str]) -> str:
@@ -940,11 +977,17 @@ def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
 def fit(answer: JSON, limit: int) -> None:
     """Bring an answer of `open_toolbox` down to `limit` characters, if possible.
 
-    The server whose tools are longest is listed: a line of description and the names of
+    The servers' texts are cut to equal shares. If the answer is still too long, the server whose tools are longest is listed: a line of description and the names of
     the arguments stand for each tool. Then the next longest is listed, until the answer
     fits. If that is not enough, the tools lose their descriptions, and then their
     arguments, again one server after the other. A tool that is alone keeps its schema.
     """
+    texts = answer["servers_failed"], answer["instructions"]
+    # All these texts together get a third of the answer. Escapes may double that.
+    room = min(TEXT_LIMIT, limit // 3 // max(sum(map(len, texts)), 1))
+    for each in texts:
+        for name in each:
+            each[name] = shorten(each[name], room)
     note = answer["note"]
     by_server: dict[str, list[JSON]] = defaultdict(list)
     for tool in answer["tools"]:
@@ -959,7 +1002,7 @@ def fit(answer: JSON, limit: int) -> None:
                     list_tool(tool)
                 del tool[key]
             listed = [n for n in by_server if "inputSchema" not in by_server[n][0]]
-            names = f"Only listed: {', '.join(listed)} (`?`: optional argument)."
+            names = f"Without schemas: {', '.join(listed)} (`?`: optional argument)."
             how = "Call such a tool if its arguments are clear, or get its schema from"
             how += f" open_toolbox with its name in `tools`, such as {tool['name']}."
             answer["note"] = f"{note} {names} {how}".strip()
@@ -967,7 +1010,9 @@ def fit(answer: JSON, limit: int) -> None:
 
 def list_tool(tool: JSON) -> None:
     """Shorten a tool to a line of description and the names of its arguments."""
-    tool["description"] = shorten(" ".join(tool["description"].split()), 79)
+    whole = tool["description"].strip()
+    line = whole.partition("\n")[0][:79]
+    tool["description"] = shorten(whole, len(line))
     tool["arguments"] = "…"
     # The arguments of a schema of an unusual form are not shown.
     with suppress(AttributeError, TypeError):
@@ -1062,12 +1107,14 @@ def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
             result = await adapters[params.name].validate_python(given)
         except MCPError as error:
             raise MCPError(error.code, mask(error.message), error.data) from None
+        except (ValidationError, ToolError) as error:
+            result = text_result(mask(explain(error)), is_error=True)
         except Exception as error:
             # The SDK would make an error of the protocol of it, which tells a model
             # nothing.
-            if not isinstance(error, ToolError | ValidationError):
-                log.debug("Tool '%s' failed", params.name, exc_info=True)
-            result = text_result(mask(explain(error)), is_error=True)
+            log.debug("Tool '%s' failed", params.name, exc_info=True)
+            text = f"Tool '{params.name}' failed: {error!r}"
+            result = text_result(mask(text), is_error=True)
         # A 2026-07-28 client needs `resultType`; for others, the SDK takes it out.
         return {"resultType": "complete", **result}
 
@@ -1191,10 +1238,11 @@ def meta_tools(config: WorkbenchConfig) -> list[OwnTool]:
     opening = make_tool(open_toolbox, "Open Toolbox")
     using = make_tool(use_tool, "Use Tool")
     # Clients start the same servers themselves without a question.
-    reading = types.ToolAnnotations(read_only_hint=True)
-    opening.declaration.annotations = reading
+    opening.declaration.annotations = types.ToolAnnotations(
+        read_only_hint=True, destructive_hint=False, idempotent_hint=True
+    )
     if config.read_only:
-        using.declaration.annotations = reading
+        using.declaration.annotations = types.ToolAnnotations(read_only_hint=True)
     if config.toolboxes:
         # Many clients do not show the instructions, which have the names as well.
         properties = opening.declaration.input_schema["properties"]
@@ -1217,7 +1265,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 
     async def roots_changed(context: Any, _: object) -> None:
         workbench: Workbench = context.lifespan_context
-        for server in workbench.servers:
+        for server in workbench.all_servers():
             # A server that is still starting has not asked for the roots yet.
             if server.connection.state is State.UP:
                 workbench.task_group.start_soon(server.connection.tell_roots_changed)
@@ -2644,7 +2692,7 @@ async def check(config: WorkbenchConfig) -> int:
     none of its tools, or if there is no server.
     """
     async with running_workbench(config) as workbench:
-        servers = workbench.servers
+        servers = workbench.all_servers()
         if not servers:
             print(f"No server is configured in {config.source}.")
             return 1
@@ -2685,7 +2733,7 @@ async def _check_server(server: DownstreamServer) -> str:
             noun = "tool " if len(connection.tools) == 1 else "tools"
             size = _cost(len(compact(answer).encode()))
             lines = [f"{len(connection.tools):4} {noun} {size}"]
-    width = max(len(_short_name(other)) for other in server.workbench.servers)
+    width = max(len(_short_name(other)) for other in server.workbench.all_servers())
     start = f"{name:{width}}  {verdict} {seconds:6.1f} s"
     print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
     return failed
@@ -2710,7 +2758,7 @@ async def _tell_progress(servers: Servers) -> None:
 def _print_context(workbench: Workbench) -> None:
     """Print what a model's context holds with the workbench, and without."""
     own = [tool.declaration for tool in meta_tools(workbench.config)]
-    tools = [t for s in workbench.servers for t in s.connection.tools.values()]
+    tools = [t for s in workbench.all_servers() for t in s.connection.tools.values()]
     # Clients pass on only these parts of a tool's declaration to a model.
     parts = {"__all__": {"name", "description", "input_schema"}}
     before = to_json(own, include=parts) + instructions(workbench.config).encode()
@@ -2731,6 +2779,9 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
 
     Returns the exit status: 1 for an error.
     """
+    if name.count("__") < 2:
+        print(f"expected a name {_FORM}, found {name}", file=sys.stderr)
+        return 1
     given = {"toolbox_name": name.split("__")[0], "tool_name": name}
     given["arguments"] = " ".join(words)
     async with Client(create_server(config), mode="legacy") as client:
