@@ -2396,7 +2396,7 @@ class SignIn(httpx2.Auth):
 
 def _try_lock(file: IO[bytes]) -> bool:
     """Lock a file until it is closed, unless another process has locked it."""
-    with suppress(BlockingIOError, PermissionError):
+    with suppress(OSError if sys.platform == "win32" else BlockingIOError):
         if sys.platform == "win32":
             import msvcrt
 
