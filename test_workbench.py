@@ -1229,7 +1229,7 @@ MIXED = [tool("read", **READING), tool("write"), tool("wait", annotations={})]
 async def test_read_only_leaves_out_what_is_not_declared_so() -> None:
     config = workbench.parse_config(configuration(a=local(tools=MIXED)))
     async with connected(config=replace(config, read_only=True)) as client:
-        opening, using = dumped(await client.list_tools())["tools"]
+        _, using = dumped(await client.list_tools())["tools"]
         answers = [await open_box(client), await open_box(client, ["*"] * 2)]
         told = await error_of(client, "a", "write")
         assert await answer_of(client, "a", "read", {"x": 1}) == {"x": 1}
