@@ -1026,11 +1026,12 @@ AT_HOME = os.path.expanduser("~/x")  # as a shell expands it
 SHOW_HOME = ["-c", "import sys; sys.exit(sys.argv[1])", "~/x"]
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons must tell
     "absent": (MISSING, "^cannot start 'no-such-command': .*full path.*`env`.$"),
-    "words": ({"command": "npx -y x"}, "'npx -y x': .*one program.*`args`"),
-    "blank": ({"command": " "}, "' ': .*one program"),
-    "link": ({"command": "http://a.b:80/c"}, "a URL or a port in `url`"),
+    "words": ({"command": "npx -y x"}, "'npx -y x': it has spaces: .*`args`"),
+    "blank": ({"command": " "}, "' ': it is empty"),
+    "link": ({"command": "http://a.b:80/c"}, "it is a URL: .*`url`"),
+    "port": ({"command": "localhost:80"}, "it is a port: .*`url`"),
     "file": ({"command": __file__}, "Permission denied|not a valid|Bad EXE"),
-    "folder": (local() | {"cwd": "/no-such"}, "start '.*': .*: '/no-such' "),
+    "folder": (local() | {"cwd": "/no-such"}, "its `cwd` is no folder: '/no-such'"),
     "done": (local(on={"start": "pass"}), "status 0.*`args`"),
     "early": (local(on={"initialize": "refuse(request, 7, 'no key')"}), "^no key;"),
     "home": ({"command": sys.executable, "args": SHOW_HOME}, re.escape(AT_HOME)),

@@ -1805,6 +1805,13 @@ SESSION_ID = "mcp-session-id"
 _HEADERS = {"accept": "application/json, text/event-stream"}
 _HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 
+# What a command is that starts no program, by its form. The last form that fits counts.
+_WRONG_COMMANDS = {
+    r"\s*": "it is empty",
+    r".*\S\s+\S.*": "it has spaces: write the program alone, and its arguments in `args`",
+    r"\S*:\d+": "it is a port: write `url`, such as http://localhost:8080/mcp",
+    r"\w+://.*": "it is a URL: write it as `url`",
+}
 # Seconds between two requests for an event stream that ends at once, or is refused.
 RETRY_LIMIT = 60.0
 Answer = types.JSONRPCResponse | types.JSONRPCError
@@ -1866,11 +1873,8 @@ class ServerProcess(Transport):
             try:
                 self._process, self._pipes = await start(_Pipes, *words, **options)
             except OSError as error:
-                # The error names the command, or a `cwd` that is no folder.
-                how = "write one program, best by its full path; arguments belong in "
-                how += "`args`, a URL or a port in `url`, and a longer PATH in `env`"
-                text = f"cannot start '{words[0]}': {error.strerror}"
-                raise ToolError(f"{text}: '{error.filename}' ({how})") from None
+                why = error.strerror or ""
+                raise ToolError(_explain_start(config.command, cwd, why)) from None
         if sys.platform == "win32":
             self._job = create_job(self._process)
         # The process may have exited already. Then the callback follows at once.
@@ -1965,6 +1969,17 @@ class ServerProcess(Transport):
             os.killpg(self._process.get_pid(), number)
             return True
         return False
+
+
+def _explain_start(command: str, cwd: str, why: str) -> str:
+    """Why a process could not be started, and what to do about it."""
+    told = f"{why} (use its full path, or set a longer PATH in `env`)"
+    if not os.path.isdir(cwd):
+        told = f"its `cwd` is no folder: '{cwd}'"
+    for pattern, mistake in _WRONG_COMMANDS.items():
+        if re.fullmatch(pattern, command):
+            told = mistake
+    return f"cannot start '{command}': {told}"
 
 
 def restore_environment() -> None:
@@ -2181,7 +2196,7 @@ class RemoteServer(Transport):
 
     async def _receive(self, event: httpx2.ServerSentEvent, awaited: str) -> Outcome:
         """Hand on the message of an event; return it if it is the answer awaited."""
-        if event.event == "endpoint":
+        if self._is_sse and event.event == "endpoint":
             self._endpoint = self._url.join(event.data)
             self._is_ready.set()
         message = read_message(event.data.encode())
