@@ -115,7 +115,7 @@ HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new o
 LISTING_PAUSE = 1.0  # between two listings of a server that is up
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
 EXIT_TIMEOUT = 2.85  # for the whole shutdown
-OUTPUT_TIMEOUT = 0.25  # for the remaining output of a process after its exit
+OUTPUT_TIMEOUT = 0.25  # for the last output of a process, its death, and the log
 
 ANSWER_LIMIT = 12_000  # characters of an answer of `open_toolbox`
 PART_LIMIT = 20_000  # characters of an answer for a part of a toolbox
@@ -369,7 +369,7 @@ class _ConfigReader:
     def read_servers(self, path: str, table: Any) -> dict[str, ServerConfig]:
         """The servers of a table by their names, without this workbench itself.
 
-        An entry that starts this workbench has the path of this file among its words.
+        An entry starts this workbench if one of its words is this file's whole path.
         """
         servers = {}
         for name, at, entry in self.read_entries(path, table):
@@ -565,7 +565,7 @@ def _translate(entry: JSON) -> JSON:
     if isinstance(headers, dict):
         for header, name in headers.items():
             headers[header] = f"${{{name}}}"
-    if "bearer_token_env_var" in entry:
+    if entry.get("bearer_token_env_var"):
         token = f"Bearer ${{{entry['bearer_token_env_var']}}}"
         entry["bearer_token_env_var"] = {"Authorization": token}
     return entry
@@ -649,17 +649,23 @@ class NotDelivered(ToolError):
     """The server has certainly not executed the request, so it may be sent again."""
 
 
+def find_cause(error: BaseException) -> BaseException:
+    """The innermost cause of an error."""
+    if isinstance(error, ExceptionGroup):
+        return find_cause(error.exceptions[0])
+    if error.__cause__ is not None:
+        return find_cause(error.__cause__)
+    return error
+
+
 def explain(error: BaseException) -> str:
     """A readable text, never empty, for the innermost cause of an error."""
+    error = find_cause(error)
     if isinstance(error, ValidationError):
         # The first problem is told, without the value that pydantic would add.
         first = error.errors(include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         return f"{error.title} is not valid: {place}: {first['msg']}"
-    if isinstance(error, ExceptionGroup):
-        return explain(error.exceptions[0])
-    if error.__cause__ is not None:
-        return explain(error.__cause__)
     return str(error).strip() or type(error).__name__
 
 
@@ -692,17 +698,19 @@ class DownstreamServer:
             tools = {name: t for name, t in tools.items() if is_read_only(t)}
         return tools
 
-    def matching(self, patterns: list[str], *tool: str) -> set[str]:
-        """The patterns that match this tool of the server.
+    def matching(self, patterns: list[str], tool: str = "") -> set[str]:
+        """The patterns that match this tool, or without a tool, any tool of the server.
 
-        Without the name of a tool, the tool's part of each pattern is ignored, because
-        `map` stops at the shorter list.
+        Whether the server has such a tool does not matter.
         """
-        names = self.toolbox_name, self.server_name, *tool
+        names = [self.toolbox_name, self.server_name]
+        if tool:
+            names.append(tool)
         found = set()
         for pattern in patterns:
             # Missing parts are added on the left: `read_*` is `*__*__read_*`.
             parts = ["*", "*", *pattern.split("__", 2)][-3:]
+            # `map` stops at the shorter list, so without a tool its part is ignored.
             if all(map(matches, names, parts)):
                 found.add(pattern)
         return found
@@ -739,7 +747,7 @@ class DownstreamServer:
         await connection.wait_until_current()
         if was_up and connection.state is not State.UP:
             # The connection was lost meanwhile, or the listing has shown its loss. The
-            # second call gets a connection that is not up yet, and ends with that one.
+            # connection that replaces it is waited for.
             return await self.connect()
         return connection
 
@@ -931,13 +939,15 @@ def compose_note(answer: JSON, servers: Servers, patterns: list[str]) -> str:
     up = [server for server in servers if server.connection.state is State.UP]
     total = sum(len(server.tools) for server in up)
     if patterns != ["*"]:
-        names = ", ".join(server.server_name for server in up)
+        names = ", ".join(server.server_name for server in up) or "no server"
         notes.append(f"{len(answer['tools'])} of {total} tools of {names} match.")
         unmatched = set(patterns)
         for server in servers:
-            # If the tools of a server are not known, a pattern may match one.
-            for tool in [[name] for name in server.tools] or [[]]:
-                unmatched -= server.matching(patterns, *tool)
+            for tool in server.tools:
+                unmatched -= server.matching(patterns, tool)
+            if server.connection.state is State.STARTING:
+                # Its tools are not known yet, so a pattern may match one.
+                unmatched -= server.matching(patterns)
         if unmatched:
             names = shorten(", ".join(sorted(unmatched)), 1_000)
             notes.append(f"No tool matches {names}.")
@@ -977,10 +987,11 @@ def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
 def fit(answer: JSON, limit: int) -> None:
     """Bring an answer of `open_toolbox` down to `limit` characters, if possible.
 
-    The servers' texts are cut to equal shares. If the answer is still too long, the server whose tools are longest is listed: a line of description and the names of
-    the arguments stand for each tool. Then the next longest is listed, until the answer
-    fits. If that is not enough, the tools lose their descriptions, and then their
-    arguments, again one server after the other. A tool that is alone keeps its schema.
+    The servers' own texts are cut to equal shares. If the answer is still too long, the
+    largest server's tools are reduced to a line of description and the names of their
+    arguments, then the next largest server's, until the answer fits. If that is not
+    enough, tools lose the description, and then the arguments, again one server after
+    the other. A tool that is alone keeps its schema.
     """
     texts = answer["servers_failed"], answer["instructions"]
     # All these texts together get a third of the answer. Escapes may double that.
@@ -1004,7 +1015,8 @@ def fit(answer: JSON, limit: int) -> None:
             listed = [n for n in by_server if "inputSchema" not in by_server[n][0]]
             names = f"Without schemas: {', '.join(listed)} (`?`: optional argument)."
             how = "Call such a tool if its arguments are clear, or get its schema from"
-            how += f" open_toolbox with its name in `tools`, such as {tool['name']}."
+            example = by_server[name][-1]["name"]
+            how += f" open_toolbox with its name in `tools`, such as {example}."
             answer["note"] = f"{note} {names} {how}".strip()
 
 
@@ -1237,7 +1249,8 @@ def meta_tools(config: WorkbenchConfig) -> list[OwnTool]:
     """The two meta-tools, with the names of the toolboxes in the schema."""
     opening = make_tool(open_toolbox, "Open Toolbox")
     using = make_tool(use_tool, "Use Tool")
-    # Clients start the same servers themselves without a question.
+    # A client would start the same servers itself, without asking a person. A tool that
+    # is not declared read-only would be asked about.
     opening.declaration.annotations = types.ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True
     )
@@ -1327,14 +1340,15 @@ def read_message(line: bytes) -> types.JSONRPCMessage | None:
     more levels than a JSON parser reads, is no message.
     """
     message = None
+    text = line.decode(errors="replace")
     try:
         # `validate_json` would need more memory for a large message.
-        message = from_json(line.decode(errors="replace"))
+        message = from_json(text)
     except ValueError:
         # JavaScript cuts texts within surrogate pairs, and a half has no UTF-8. Servers
         # that write JSON by hand leave control characters as they are.
         with suppress(ValueError, RecursionError):
-            whole = json.dumps(json.loads(line, strict=False), ensure_ascii=False)
+            whole = json.dumps(json.loads(text, strict=False), ensure_ascii=False)
             message = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
     with suppress(ValidationError):
         return types.jsonrpc_message_adapter.validate_python(message, by_name=False)
@@ -2036,7 +2050,7 @@ class RemoteServer(Transport):
         except (ImportError, ValueError, httpx2.InvalidURL):
             text = "not a valid URL, or its proxy is unusable (SOCKS needs socksio)"
             raise ToolError(f"{url}: {text}") from None
-        # The person's own key, in a header or in the URL, is used instead of a sign-in.
+        # An `Authorization` header or a login in the URL is used instead of a sign-in.
         self._sign_in = None
         if "authorization" not in headers and not self._url.userinfo:
             self._sign_in = SignIn(url, self.shared.learn)
@@ -2063,7 +2077,7 @@ class RemoteServer(Transport):
     async def _check_host(self, request: httpx2.Request) -> None:
         # The headers may be secret, so no redirect may take them to another host or
         # port, or out of TLS.
-        is_downgraded = self._url.scheme == "https" != request.url.scheme
+        is_downgraded = self._url.scheme == "https" and request.url.scheme == "http"
         if request.url.netloc != self._url.netloc or is_downgraded:
             raise httpx2.RequestError(f"the server leads elsewhere: {request.url}")
 
@@ -2386,7 +2400,7 @@ class SignIn(httpx2.Auth):
             # During the refresh, a person may have signed in anew, or out.
             if self.load() == stored:
                 self.save(renewed)
-            return renewed
+            return self.load()
 
     async def _refresh(self, stored: JSON) -> JSON:
         """The sign-in with new tokens; empty if the authorization server refuses.
@@ -2741,13 +2755,14 @@ async def _check_server(server: DownstreamServer) -> str:
     lines = connection.why_not_up("\n").split("\n")
     if connection.state is State.UP:
         lines = ["its toolFilters match none of its tools"]
+        tools = server.tools
         if connection.tools or server.config.tool_filters == ["*"]:
             failed = ""
             verdict = "ok    "
             answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
-            noun = "tool " if len(connection.tools) == 1 else "tools"
+            noun = "tool " if len(tools) == 1 else "tools"
             size = _cost(len(compact(answer).encode()))
-            lines = [f"{len(connection.tools):4} {noun} {size}"]
+            lines = [f"{len(tools):4} {noun} {size}"]
     width = max(len(_short_name(other)) for other in server.workbench.all_servers())
     start = f"{name:{width}}  {verdict} {seconds:6.1f} s"
     print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
@@ -2887,13 +2902,12 @@ async def run_until_end(work: Work, status: int) -> None:
     try:
         with scope:
             status = await work or 0
-    except* BrokenPipeError:
-        # A reader such as `head` has closed stdout, and wants no more.
-        status = 1
-    except* Exception as error:
+    except Exception as error:
         # An error that left this function would end the process without `os._exit`.
-        log.error("%s", explain(error), exc_info=log.isEnabledFor(logging.DEBUG))
         status = 1
+        # A reader such as `head` has closed stdout, and wants no more.
+        if not isinstance(find_cause(error), BrokenPipeError):
+            log.error("%s", explain(error), exc_info=log.isEnabledFor(logging.DEBUG))
     # Not `logging.shutdown`, which would wait for a thread that writes to stderr.
     logging.root.handlers[0].flush()
     os._exit(status)
