@@ -100,11 +100,7 @@ except ImportError as error:
 
 __version__ = "0.10.0"
 
-# The main timeouts, in seconds. A client that ends the workbench closes its stdin,
-# waits 2 s, sends SIGTERM, waits 2 s and kills it. The servers must have ended before.
-# `ServerProcess.__aexit__` takes up to 2 * EXIT_GRACE + 2 * OUTPUT_TIMEOUT, and the log
-# one more OUTPUT_TIMEOUT. If their sum exceeded EXIT_TIMEOUT, servers would be killed
-# while they shut down. If EXIT_TIMEOUT exceeded 4, the client would kill us first.
+# The main timeouts, in seconds.
 OPEN_TIMEOUT = 5.0  # for slower servers while one is up, and for a new listing
 ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
 START_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
@@ -114,8 +110,11 @@ LOGIN_TIMEOUT = 300.0  # for a person to sign in
 HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new one
 LISTING_PAUSE = 1.0  # between two listings of a server that is up
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
-EXIT_TIMEOUT = 2.85  # for the whole shutdown
 OUTPUT_TIMEOUT = 0.25  # for the last output of a process, its death, and the log
+# A client that ends the workbench closes its stdin, waits 2 s, sends SIGTERM, waits 2 s
+# and kills it. The servers must have ended before. The sum has the steps of
+# `ServerProcess.__aexit__`, the log, and a moment more.
+EXIT_TIMEOUT = 2 * EXIT_GRACE + 3 * OUTPUT_TIMEOUT + 0.1
 
 ANSWER_LIMIT = 12_000  # characters of an answer of `open_toolbox`
 PART_LIMIT = 20_000  # characters of an answer for a part of a toolbox
