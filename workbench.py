@@ -356,9 +356,9 @@ class _ConfigReader:
                 tables[f"{at}.mcpServers"] = project.get("mcpServers") or {}
             elif project.get("mcpServers"):
                 others.append(path)
-        if others and not any(tables.values()):
-            log.warning("projects: servers only for other folders: %s", others[:5])
-            tables["projects"] = {}
+        if others:
+            log.warning("projects: not served, for other folders: %s", others[:5])
+            tables.setdefault("projects", {})
 
     def read_names(self, path: str, owner: JSON) -> set[str]:
         """A list of servers. Clients compare their names without regard to case."""
@@ -664,7 +664,8 @@ def explain(error: BaseException) -> str:
         # The first problem is told, without the value that pydantic would add.
         first = error.errors(include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
-        return f"{error.title} is not valid: {place}: {first['msg']}"
+        text = first["msg"].removeprefix("Value error, ")
+        return f"{error.title} is not valid: {place}: {text}"
     return str(error).strip() or type(error).__name__
 
 
@@ -771,7 +772,10 @@ class DownstreamServer:
             if tool not in self.tools:
                 names = [self.prefix + name for name in self.tools]
                 near = ", ".join(difflib.get_close_matches(full_name, names, cutoff=0))
-                raise ToolError(f"'{self.name}' has no tool '{tool}', nearest: {near}")
+                what = f"'{self.name}' has no tool '{tool}'"
+                if self.workbench.config.read_only:
+                    what += " that is declared read-only"
+                raise ToolError(f"{what}, nearest: {near or 'none'}")
             # After `NotDelivered`, the connection is marked as closed. The second turn
             # of the loop makes a new one. Any other outcome leaves this method.
             with suppress(NotDelivered):
@@ -1148,7 +1152,10 @@ def _decode(value: Any) -> Any:
 
 
 def _as_object(value: Any) -> Any:
-    return _decode(value) or {}
+    decoded = _decode(value) or {}
+    if isinstance(decoded, dict):
+        return decoded
+    raise ValueError(f'expected a JSON object such as {{"a": 1}}, not {value!r:.99}')
 
 
 def _as_list(value: Any) -> Any:
@@ -2796,7 +2803,7 @@ def _print_context(workbench: Workbench) -> None:
     print(f"{_cost(len(before))} before anything is opened")
     how = f"if all {len(tools)} tools are loaded at once"
     print(f"{_cost(len(natively))} natively, {how}")
-    print(f"{_cost(len(natively) - len(before))} saved")
+    print(f"{_cost(len(natively) - len(before))} saved until a toolbox is opened")
 
 
 def _cost(size: int) -> str:
