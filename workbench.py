@@ -368,14 +368,17 @@ class _ConfigReader:
     def read_servers(self, path: str, table: Any) -> dict[str, ServerConfig]:
         """The servers of a table by their names, without this workbench itself.
 
-        An entry starts this workbench if one of its words is this file's whole path.
+        An entry starts this workbench if one of its words is the path of this file.
         """
         servers = {}
         for name, at, entry in self.read_entries(path, table):
             server = self.read_server(at, entry)
             self.secrets += _find_secrets(server)
-            words = map(os.path.expanduser, [server.command, *server.args])
-            if __file__ in words and "--toolbox" not in server.args:
+            words = list(map(os.path.expanduser, [server.command, *server.args]))
+            # The current folder may have been deleted.
+            with suppress(OSError):
+                words = list(map(os.path.realpath, words))
+            if os.path.realpath(__file__) in words and "--toolbox" not in server.args:
                 log.warning("%s: left out, because it starts this workbench", at)
             else:
                 servers[name] = server
