@@ -897,6 +897,7 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
         ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
         ({"args": ["-a=ws://u:pa-ss.wd@h/?k=of.query"]}, "pa-ss.wd of.query"),
         ({"env": {"DB": "db://u:p-ss.word@h/db"}}, "u:p-ss.word p-ss.word"),
+        ({"env": {"A": " ends.blank "}}, "ends.blank"),
         ({"headers": {"A": 'a"quo/+ä'}}, r"a\"quo/+ä a\"quo/+\u00e4"),
     ]
     for server, texts in secrets:
@@ -1237,7 +1238,7 @@ MIXED = [tool("read", **READING), tool("write"), tool("wait", annotations={})]
 async def test_read_only_leaves_out_what_is_not_declared_so() -> None:
     config = workbench.parse_config(configuration(a=local(tools=MIXED)))
     async with connected(config=replace(config, read_only=True)) as client:
-        opening, using = dumped(await client.list_tools())["tools"]
+        _, using = dumped(await client.list_tools())["tools"]
         answers = [await open_box(client), await open_box(client, ["*"] * 2)]
         told = await error_of(client, "a", "write")
         assert await answer_of(client, "a", "read", {"x": 1}) == {"x": 1}

@@ -538,10 +538,10 @@ def _find_secrets(server: ServerConfig) -> list[str]:
 def _find_forms(secrets: frozenset[str]) -> Iterator[str]:
     """The forms in which secrets may appear."""
     # The lines of a secret are secrets, because stderr is shown line by line.
-    for text in {*secrets, *"\n".join(secrets).splitlines()}:
+    for text in map(str.strip, {*secrets, *"\n".join(secrets).splitlines()}):
         # A short text may occur by chance, and is shown. So may an ordinary word of
         # eight letters, which is masked all the same. A path that exists is no secret.
-        if len(text.strip()) >= 8 and not os.path.exists(text):
+        if len(text) >= 8 and not os.path.exists(text):
             yield text
             # Python's `json` has two forms of a text with other letters than ASCII.
             yield json.dumps(text, ensure_ascii=False)[1:-1]
