@@ -564,6 +564,10 @@ http_headers = { Y = "y" }
 {"mcp": {"allowed": ["A", "b"], "excluded": ["b"]}, "mcpServers": {
   "a": {"command": "x"}, "b": {"command": "${UNSET}"}, "c": {"command": "${UNSET}"}}}
 > a: x
+=== Gemini CLI of 2025, and its forks: settings.json
+{"allowMCPServers": ["a", "b"], "excludeMCPServers": ["b"], "mcpServers": {
+  "a": {"command": "x"}, "b": {"command": "${UNSET}"}, "c": {"command": "${UNSET}"}}}
+> a: x
 === Two clients: mcp.json
 {"disabledMcpServers": ["c"], "mcp": {}, "mcpServers": {"a": {"command": "x"},
   "b": {"command": "y"}, "c": {"command": "${UNSET}"}},

@@ -324,6 +324,10 @@ class _ConfigReader:
         # opencode keeps servers in `mcp`, VS Code in its `servers`. Gemini CLI keeps
         # lists there, of names in `mcpServers`.
         mcp = self.expect("mcp", data.get("mcp") or {}, dict)
+        # Gemini CLI of 2025, and its forks, keep the lists at the top.
+        for old, new in {"allow": "allowed", "exclude": "excluded"}.items():
+            if f"{old}MCPServers" in data:
+                mcp.setdefault(new, data[f"{old}MCPServers"])
         if "servers" in mcp:
             tables["mcp.servers"] = tables.pop("mcp")["servers"]
         elif "mcpServers" in tables:
