@@ -565,6 +565,10 @@ http_headers = { Y = "y" }
 {"mcp": {"allowed": ["A", "b"], "excluded": ["b"]}, "mcpServers": {
   "a": {"command": "x"}, "b": {"command": "${UNSET}"}, "c": {"command": "${UNSET}"}}}
 > a: x
+=== Gemini CLI of 2025, and its forks: settings.json
+{"allowMCPServers": ["a", "b"], "excludeMCPServers": ["b"], "mcpServers": {
+  "a": {"command": "x"}, "b": {"command": "${UNSET}"}, "c": {"command": "${UNSET}"}}}
+> a: x
 === Two clients: mcp.json
 {"disabledMcpServers": ["c"], "mcp": {}, "mcpServers": {"a": {"command": "x"},
   "b": {"command": "y"}, "c": {"command": "${UNSET}"}},
@@ -694,7 +698,7 @@ ${NO:-${A}} = ${A}
 $ $} $${A} = $ $} $x
 """.strip()
 LEFT_ALONE = "${} ${a} ${1X} ${A%/} ${A-d} ${A:=d} ${:-d} ${Ä} ${A${A} ${input:A} "
-LEFT_ALONE += "${workspaceFolder} ${env:a} ${env:} ${ENV:A} $MY_TOKEN $A"
+LEFT_ALONE += "${workspaceFolder} ${env:a} ${env:} ${ENV:A} {env:a} $MY_TOKEN $A"
 
 
 @pytest.mark.parametrize("case", EXPANSIONS.splitlines() + LEFT_ALONE.split())
@@ -732,7 +736,8 @@ async def test_a_variable_that_is_null_is_taken_away(monkeypatch: Monkey) -> Non
     monkeypatch.setenv("WB_GONE", "x")
     show = "answer(request, json_result('WB_GONE' in os.environ))"
     server = local(on={"tools_call": show})
-    async with connected(a=server, b=server | {"env": {"WB_GONE": None}}) as client:
+    its = server | {"cwd": "", "env": {"WB_GONE": None}}
+    async with connected(a=server, b=its) as client:
         assert await answer_of(client, "a", "echo") is True
         assert await answer_of(client, "b", "echo") is False
 
@@ -799,6 +804,8 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
         assert re.search(told, str(error.value))
     with pytest.raises(workbench.ConfigError, match="no-such-user.file: .*No such"):
         workbench.find_config("~no-such-user/file")
+    with pytest.raises(workbench.ConfigError, match="cannot be read"):
+        workbench.find_config("x" * 300)
 
 
 def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
@@ -893,6 +900,9 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
         ({"url": "http://u:begin_of/of_it?@h:1#?/end_of_it@h/"}, "begin_of end_of_it"),
         ({"url": "http://u:pass/word@h/"}, "u:pass/word pass/word"),
         ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
+        ({"args": ["-a=ws://u:pa-ss.wd@h/?k=of.query"]}, "pa-ss.wd of.query"),
+        ({"env": {"DB": "db://u:p-ss.word@h/db"}}, "u:p-ss.word p-ss.word"),
+        ({"env": {"A": " ends.blank "}}, "ends.blank"),
         ({"headers": {"A": 'a"quo/+ä'}}, r"a\"quo/+ä a\"quo/+\u00e4"),
     ]
     for server, texts in secrets:
@@ -1001,10 +1011,12 @@ async def test_an_open_waits_for_one_alone(
     note = "Still starting: {}. Call open_toolbox again to get their tools."
     words = f"Visit https://a.b/{'c' * 500}\\nWaiting"
     asks = local(on={"start": f"os.write(2, b'{words}\\n'); sys.stdin.read()"})
+    chats = local(on={"start": "os.write(2, b'x' * 999 + b'\\n'); self.hang()"})
+    servers = {"asks": asks, "chats": chats, "slow": local(gate=gate)}
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
-    async with connected(asks=asks, slow=local(gate=gate), fast=local()) as client:
+    async with connected(**servers, fast=local()) as client:
         answers = [await open_box(client)]
-        await until(lambda: "Waiting" in log.text)
+        await until(lambda: "Waiting" in log.text and "xxx" in log.text)
         answers.append(await open_box(client))
         monkeypatch.setattr(workbench, "ANSWER_TIMEOUT", 0.3)
         part = await open_box(client, "slow__*")
@@ -1013,10 +1025,11 @@ async def test_an_open_waits_for_one_alone(
         gate.touch()
         assert await answer_of(client, "slow", "echo") == {}
     for answer in answers:
-        assert answer["servers_connecting"] == ["asks", "slow"]
+        assert answer["servers_connecting"] == [*servers]
         assert answer["servers_connected"] == 1
         assert note.format("slow") in answer["note"]
     assert words.removesuffix("\\nWaiting") in answers[1]["note"]
+    assert "x" * 100 + "…" in answers[1]["note"]
     # Nobody knows yet which tools the server has.
     assert "No tool" not in part["note"] and part["servers_connecting"] == ["slow"]
 

@@ -251,7 +251,8 @@ _VARIABLE = re.compile(r"(?:\$\{(?:env:)?|\{env:)(?P<name>[A-Z_][A-Z0-9_]*)")
 _DEFAULT = r"(?: :- (?P<default> [^}]* ) )? \}"
 # A reference of another client, such as `${input:key}` or `{file:path}`, or of a shell,
 # such as `$VAR`. The last alternative is a reference that is not closed.
-_OTHER = r"(?P<foreign> (?:\$\{ | \{file:) [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b ) | \$\{"
+_OTHER = r"(?P<foreign> (?:\$\{ | \{env: | \{file:) [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b)"
+_OTHER += r" | \$\{"
 _REFERENCE = re.compile(rf"{_VARIABLE.pattern} {_DEFAULT} | {_OTHER}", re.VERBOSE)
 # Editors write JSON with comments and trailing commas. Strings are matched first,
 # because neither means anything inside a string. The quantifiers with `+` at the end do
@@ -322,6 +323,10 @@ class _ConfigReader:
         # opencode keeps servers in `mcp`, VS Code in its `servers`. Gemini CLI keeps
         # lists there, of names in `mcpServers`.
         mcp = self.expect("mcp", data.get("mcp") or {}, dict)
+        # Gemini CLI of 2025, and its forks, keep the lists at the top.
+        for old, new in {"allow": "allowed", "exclude": "excluded"}.items():
+            if f"{old}MCPServers" in data:
+                mcp.setdefault(new, data[f"{old}MCPServers"])
         if "servers" in mcp:
             tables["mcp.servers"] = tables.pop("mcp")["servers"]
         elif "mcpServers" in tables:
@@ -517,9 +522,10 @@ class _ConfigReader:
 
 
 def _find_secrets(server: ServerConfig) -> list[str]:
-    """The login and the query of the URL, and the values of headers and `env`.
+    """The logins and queries of URLs, and the values of headers and `env`.
 
-    Secrets in `args` or in a URL's path are masked only if they come from `${VAR}`.
+    Other secrets in `args`, or in a URL's path, are masked only if they come from
+    `${VAR}`.
     """
     address = server.url.split("://", 1)[-1]
     # A password may have any character, so everything before the last `@` counts as the
@@ -527,6 +533,9 @@ def _find_secrets(server: ServerConfig) -> list[str]:
     login = address[: max(address.replace("/@", "//").rfind("@"), 0)]
     texts = [login, login.partition(":")[2], address.partition("?")[2]]
     texts += server.headers.values()
+    for text in [*server.args, *filter(None, server.env.values())]:
+        if "://" in text:
+            texts += [*re.findall(r"://([^/\s]+)@", text), text.partition("?")[2]]
     # A part may be shown alone, such as the token of `Bearer TOKEN`.
     parts = re.split(r"[\s:/?#&=@]+", " ".join(texts))
     return texts + parts + [value for value in server.env.values() if value]
@@ -535,10 +544,10 @@ def _find_secrets(server: ServerConfig) -> list[str]:
 def _find_forms(secrets: frozenset[str]) -> Iterator[str]:
     """The forms in which secrets may appear."""
     # The lines of a secret are secrets, because stderr is shown line by line.
-    for text in {*secrets, *"\n".join(secrets).splitlines()}:
+    for text in map(str.strip, {*secrets, *"\n".join(secrets).splitlines()}):
         # A short text may occur by chance, and is shown. So may an ordinary word of
         # eight letters, which is masked all the same. A path that exists is no secret.
-        if len(text.strip()) >= 8 and not os.path.exists(text):
+        if len(text) >= 8 and not os.path.exists(text):
             yield text
             # Python's `json` has two forms of a text with other letters than ASCII.
             yield json.dumps(text, ensure_ascii=False)[1:-1]
@@ -588,10 +597,10 @@ def find_config(argument: Path | str | None) -> WorkbenchConfig:
     language = "JSON"
     if path.endswith(".toml"):
         language = "TOML, because of its name,"
-    # Without this check, a named pipe that nobody writes to would be waited for.
-    if Path(path).is_fifo() and not Path(path).is_symlink():
-        raise ConfigError(f"{path}: expected a file, found a pipe")
     try:
+        # Without this check, a named pipe that nobody writes to would be waited for.
+        if Path(path).is_fifo() and not Path(path).is_symlink():
+            raise OSError(0, "expected a file, found a pipe")
         text = Path(path).read_text(encoding="utf-8-sig")
         data = _decode_text(text, language)
     except OSError as error:
@@ -963,6 +972,8 @@ def compose_note(answer: JSON, servers: Servers, patterns: list[str]) -> str:
     for server in servers:
         if server.connection.state is State.STARTING:
             output = server.connection.last_line()
+            if "://" not in output:
+                output = shorten(output, 100)
             how = f"Call open_toolbox again to get their tools. Its output: {output!r}."
             notes.append(f"Still starting: {server.server_name}. {how}")
     return " ".join(notes)
@@ -1886,7 +1897,8 @@ class ServerProcess(Transport):
         words = list(map(os.path.expanduser, [config.command, *config.args]))
         # Without `which`, Windows would not find `npx.cmd` for the command `npx`.
         words[0] = shutil.which(words[0], path=env.get("PATH")) or words[0]
-        cwd = os.path.expanduser(config.cwd)
+        # Clients take an empty `cwd` for none.
+        cwd = os.path.expanduser(config.cwd or ".")
         options: JSON = {"env": env, "cwd": cwd, "start_new_session": True}
         # There are no sessions on Windows, where a group keeps Ctrl-C from a server.
         options["creationflags"] = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
