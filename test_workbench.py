@@ -771,6 +771,19 @@ def test_servers_of_other_folders_are_named(
     assert log.messages == ["projects: not served, for other folders: ['/other']"]
 
 
+def test_this_workbench_is_no_server_of_its_own(
+    tmp_path: Path, monkeypatch: Monkey, log: Logs
+) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    relative = os.path.join("folder", "..", os.path.relpath(workbench.__file__))
+    entries = {"a": ["run", workbench.__file__], "b": ["run", relative, "c.json"]}
+    servers = {name: {"command": "uv", "args": args} for name, args in entries.items()}
+    servers["toolbox"] = {"command": "uv", "args": [relative, "--toolbox"]}
+    config = workbench.parse_config({"mcpServers": servers})
+    assert list(config.toolboxes) == ["toolbox"] and len(log.messages) == 2
+
+
 @POSIX
 def test_a_deleted_folder_is_no_trap(tmp_path: Path, monkeypatch: Monkey) -> None:
     its = {"projects": {"/": {}}, "servers": {"s": {"command": "x"}}}
@@ -1384,7 +1397,11 @@ async def test_a_bad_call_is_an_error_that_helps() -> None:
             ("open_toolbox", None, "toolbox_name"),
             ("open_toolbox", BOX | {"tools": ["a", 1]}, "tools"),
             ("use_tool", BOX | {"tool_name": None}, "tool_name"),
-            ("use_tool", whole | {"arguments": [1]}, "arguments: expected a JSON object such as"),
+            (
+                "use_tool",
+                whole | {"arguments": [1]},
+                "arguments: expected a JSON object such as",
+            ),
             ("use_tool", whole | {"arguments": "{a: 1}"}, "arguments: "),
         ):
             result = await client.call_tool(name, arguments)
