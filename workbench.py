@@ -2012,7 +2012,7 @@ class RemoteServer(Transport):
         limits = httpx2.Limits(max_connections=200, keepalive_expiry=2.0)
         try:
             self._url = self._endpoint = httpx2.URL(url)
-            proxy = _find_proxy(self._url)
+            proxy = find_proxy(self._url)
             headers = httpx2.Headers(self.config.headers) | _HEADERS
             transport = httpx2.AsyncHTTPTransport(limits=limits, proxy=proxy)
         except (OSError, UnicodeError) as error:
@@ -2053,7 +2053,9 @@ class RemoteServer(Transport):
             raise httpx2.RequestError(f"the server leads elsewhere: {request.url}")
 
     async def __aenter__(self) -> Streams:
-        self._listening = asyncio.create_task(self._listen())
+        # A scope, because `Task.cancel` would cancel even a refresh of the tokens.
+        self._listening = anyio.CancelScope()
+        self._listener = asyncio.create_task(self._listen())
         return Streams(self._messages, self._send)
 
     async def _send(self, item: SessionMessage) -> None:
@@ -2105,22 +2107,24 @@ class RemoteServer(Transport):
         stream, no answer can come, so its end is the end of the messages. A server of
         Streamable HTTP that has no session has no such stream.
         """
-        if self._is_sse:
-            end = await self._fetch("GET", {}) or f"{self.config.url} ended its stream"
-            self.on_closed(str(end))
-            self._inbox.close()
-            # Without this stream, no answer can come, and no endpoint is named. Closing
-            # the HTTP client fails every post, even one that waits for the endpoint.
-            await self._http.aclose()
-            self._is_ready.set()
-            return
-        await self._is_ready.wait()
-        while SESSION_ID in self._http.headers:
-            # Whenever this stream ends, `_fetch` asks for it again, and returns only
-            # after an error. A server may have no such stream at all. No request has
-            # this id, so no answer ends the stream.
-            await self._fetch("GET", {}, "never")
-            await anyio.sleep(RETRY_LIMIT)
+        with self._listening:
+            if self._is_sse:
+                end = await self._fetch("GET", {})
+                self.on_closed(str(end or f"{self.config.url} ended its stream"))
+                self._inbox.close()
+                # Without this stream, no answer can come, and no endpoint is named.
+                # Closing the HTTP client fails every post, even one that waits for the
+                # endpoint.
+                await self._http.aclose()
+                self._is_ready.set()
+                return
+            await self._is_ready.wait()
+            while SESSION_ID in self._http.headers:
+                # Whenever this stream ends, `_fetch` asks for it again, and returns
+                # only after an error. A server may have no such stream at all. No
+                # request has this id, so no answer ends the stream.
+                await self._fetch("GET", {}, "never")
+                await anyio.sleep(RETRY_LIMIT)
 
     async def __aexit__(self, *_: object) -> None:
         """End the session, and close all HTTP connections.
@@ -2135,6 +2139,7 @@ class RemoteServer(Transport):
                 if SESSION_ID in self._http.headers:
                     await self._fetch("DELETE", {})
             await self._http.aclose()
+            await asyncio.wait([self._listener])
 
     async def _fetch(self, method: str, parts: JSON, awaited: str = "") -> Outcome:
         """Make an HTTP request, and hand on the messages of the response.
@@ -2158,6 +2163,9 @@ class RemoteServer(Transport):
                 async with stream as response:
                     if response.headers.get(SESSION_ID):
                         self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
+                    is_read = method != "POST" or awaited or self._is_sse
+                    if response.is_success and not is_read:
+                        return None  # its body has nothing, and may never end
                     async for event in _events(response):
                         # An event without an id or `retry` does not change the last.
                         last = replace(event, id=event.id or last.id)
@@ -2218,7 +2226,7 @@ async def _check_redirect(response: httpx2.Response) -> None:
         raise httpx2.RequestError(f"HTTP {response.status_code}, a redirect: {how}")
 
 
-def _find_proxy(url: httpx2.URL) -> str | None:
+def find_proxy(url: httpx2.URL) -> str | None:
     """The proxy of the environment that requests to a URL have to use.
 
     httpx2 would make all proxies of the environment, and raise for one that it cannot
@@ -2371,7 +2379,8 @@ class SignIn(httpx2.Auth):
             # During the refresh, a person may have signed in anew, or out.
             if self.load() == stored:
                 self.save(renewed)
-            return renewed
+            # Reading them has the new tokens masked, before anything can tell them.
+            return self.load()
 
     async def _refresh(self, stored: JSON) -> JSON:
         """The sign-in with new tokens; empty if the authorization server refuses.
@@ -2381,7 +2390,7 @@ class SignIn(httpx2.Auth):
         url = stored["token_url"]
         form = stored["form"] | {"refresh_token": stored["refresh_token"]}
         with anyio.move_on_after(TOKEN_TIMEOUT), suppress(httpx2.HTTPError):
-            async with httpx2.AsyncClient(timeout=None) as http:
+            async with httpx2.AsyncClient(transport=_Transport(), timeout=None) as http:
                 response = await http.post(url, data=form, headers=stored["headers"])
             with suppress(ValidationError):
                 tokens = auth.OAuthToken.model_validate_json(response.content)
@@ -2392,6 +2401,17 @@ class SignIn(httpx2.Auth):
             if is_final and b'"error"' in response.content:
                 return {}
         raise ToolError(f"no new tokens came from {url}, try again later")
+
+
+class _Transport(httpx2.AsyncBaseTransport):
+    """Makes each request through the proxy that its URL needs; see `find_proxy`."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        # A connection that was kept would never be closed.
+        limits = httpx2.Limits(max_keepalive_connections=0)
+        proxy = find_proxy(request.url)
+        transport = httpx2.AsyncHTTPTransport(limits=limits, proxy=proxy)
+        return await transport.handle_async_request(request)
 
 
 def _try_lock(file: IO[bytes]) -> bool:
@@ -2437,8 +2457,10 @@ class Login:
         way = self._show, self._wait
         provider = OAuthClientProvider(self._url, metadata, cast(Any, self), *way)
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        http = httpx2.AsyncClient(transport=_Transport(), auth=provider)
+        http.timeout = httpx2.Timeout(TOKEN_TIMEOUT)
         try:
-            async with httpx2.AsyncClient(auth=provider, timeout=TOKEN_TIMEOUT) as http:
+            async with http:
                 http.event_hooks = {"response": [self._refuse]}
                 await http.post(self._url, headers=_HEADERS, json=ping)
         finally:
