@@ -2389,16 +2389,19 @@ class SignIn(httpx2.Auth):
         """
         url = stored["token_url"]
         form = stored["form"] | {"refresh_token": stored["refresh_token"]}
+        sent: JSON = {"data": form, "headers": stored["headers"]}
         with anyio.move_on_after(TOKEN_TIMEOUT), suppress(httpx2.HTTPError):
-            async with httpx2.AsyncClient(transport=_Transport(), timeout=None) as http:
-                response = await http.post(url, data=form, headers=stored["headers"])
+            http = httpx2.AsyncClient(transport=_Transport(), timeout=None)
+            async with http, http.stream("POST", url, **sent) as response:
+                # A body may never end, so no more of it is read.
+                body = await anext(response.aiter_bytes(LINE_LIMIT), b"")
             with suppress(ValidationError):
-                tokens = auth.OAuthToken.model_validate_json(response.content)
+                tokens = auth.OAuthToken.model_validate_json(body)
                 # Without a new refresh token, the old one stays valid.
                 return stored | tokens.model_dump(exclude_none=True)
             # Some servers refuse with status 200. 429 is for too many requests.
             is_final = response.status_code < 500 and response.status_code != 429
-            if is_final and b'"error"' in response.content:
+            if is_final and b'"error"' in body:
                 return {}
         raise ToolError(f"no new tokens came from {url}, try again later")
 
