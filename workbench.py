@@ -2062,7 +2062,7 @@ class RemoteServer(Transport):
         limits = httpx2.Limits(max_connections=200, keepalive_expiry=2.0)
         try:
             self._url = self._endpoint = httpx2.URL(url)
-            proxy = _find_proxy(self._url)
+            proxy = find_proxy(self._url)
             headers = httpx2.Headers(self.config.headers) | _HEADERS
             transport = httpx2.AsyncHTTPTransport(limits=limits, proxy=proxy)
         except (OSError, UnicodeError) as error:
@@ -2103,7 +2103,9 @@ class RemoteServer(Transport):
             raise httpx2.RequestError(f"the server leads elsewhere: {request.url}")
 
     async def __aenter__(self) -> Streams:
-        self._listening = asyncio.create_task(self._listen())
+        # A scope, because `Task.cancel` would cancel even a refresh of the tokens.
+        self._listening = anyio.CancelScope()
+        self._listener = asyncio.create_task(self._listen())
         return Streams(self._messages, self._send)
 
     async def _send(self, item: SessionMessage) -> None:
@@ -2141,7 +2143,10 @@ class RemoteServer(Transport):
         if isinstance(outcome, types.JSONRPCResponse | None):
             self._failures = 0
         elif isinstance(outcome, types.JSONRPCError):
-            if self._failures > 1 and message.method != "tools/call":
+            if outcome.error.code == types.METHOD_NOT_FOUND:
+                # Such as that of a server without tools, at each listing.
+                self._failures = 0
+            elif self._failures > 1 and message.method != "tools/call":
                 self.on_closed(f"{self.config.url}: {outcome.error.message}")
         else:
             if isinstance(outcome, NotDelivered) or self._failures > 1:
@@ -2155,22 +2160,24 @@ class RemoteServer(Transport):
         stream, no answer can come, so its end is the end of the messages. A server of
         Streamable HTTP that has no session has no such stream.
         """
-        if self._is_sse:
-            end = await self._fetch("GET", {}) or f"{self.config.url} ended its stream"
-            self.on_closed(str(end))
-            self._inbox.close()
-            # Without this stream, no answer can come, and no endpoint is named. Closing
-            # the HTTP client fails every post, even one that waits for the endpoint.
-            await self._http.aclose()
-            self._is_ready.set()
-            return
-        await self._is_ready.wait()
-        while SESSION_ID in self._http.headers:
-            # Whenever this stream ends, `_fetch` asks for it again, and returns only
-            # after an error. A server may have no such stream at all. No request has
-            # this id, so no answer ends the stream.
-            await self._fetch("GET", {}, "never")
-            await anyio.sleep(RETRY_LIMIT)
+        with self._listening:
+            if self._is_sse:
+                end = await self._fetch("GET", {})
+                self.on_closed(str(end or f"{self.config.url} ended its stream"))
+                self._inbox.close()
+                # Without this stream, no answer can come, and no endpoint is named.
+                # Closing the HTTP client fails every post, even one that waits for the
+                # endpoint.
+                await self._http.aclose()
+                self._is_ready.set()
+                return
+            await self._is_ready.wait()
+            while SESSION_ID in self._http.headers:
+                # Whenever this stream ends, `_fetch` asks for it again, and returns
+                # only after an error. A server may have no such stream at all. No
+                # request has this id, so no answer ends the stream.
+                await self._fetch("GET", {}, "never")
+                await anyio.sleep(RETRY_LIMIT)
 
     async def __aexit__(self, *_: object) -> None:
         """End the session, and close all HTTP connections.
@@ -2185,6 +2192,7 @@ class RemoteServer(Transport):
                 if SESSION_ID in self._http.headers:
                     await self._fetch("DELETE", {})
             await self._http.aclose()
+            await asyncio.wait([self._listener])
 
     async def _fetch(self, method: str, parts: JSON, awaited: str = "") -> Outcome:
         """Make an HTTP request, and hand on the messages of the response.
@@ -2208,6 +2216,9 @@ class RemoteServer(Transport):
                 async with stream as response:
                     if response.headers.get(SESSION_ID):
                         self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
+                    is_read = method != "POST" or awaited or self._is_sse
+                    if response.is_success and not is_read:
+                        return None  # its body has nothing, and may never end
                     async for event in _events(response):
                         # An event without an id or `retry` does not change the last.
                         last = replace(event, id=event.id or last.id)
@@ -2268,7 +2279,7 @@ async def _check_redirect(response: httpx2.Response) -> None:
         raise httpx2.RequestError(f"HTTP {response.status_code}, a redirect: {how}")
 
 
-def _find_proxy(url: httpx2.URL) -> str | None:
+def find_proxy(url: httpx2.URL) -> str | None:
     """The proxy of the environment that requests to a URL have to use.
 
     httpx2 would make all proxies of the environment, and raise for one that it cannot
@@ -2391,15 +2402,15 @@ class SignIn(httpx2.Auth):
         response = yield request
         if response.status_code != 401:
             return
-        # The body may never end, and httpx2 would read it before a retry.
-        await response.stream.aclose()
-        response.stream = httpx2.ByteStream(b"")
+        await _drop_body(response)
         # A session is deleted when the program ends, and would take a refresh with it.
         if stored and request.method != "DELETE":
             stored = await self._renew(stored)
             if stored:
                 request.headers["authorization"] = f"Bearer {stored['access_token']}"
-                yield request
+                response = yield request
+                if response.status_code == 401:
+                    await _drop_body(response)
 
     async def _renew(self, refused: JSON) -> JSON:
         """The sign-in after its access token was refused; empty if it is over.
@@ -2421,6 +2432,7 @@ class SignIn(httpx2.Auth):
             # During the refresh, a person may have signed in anew, or out.
             if self.load() == stored:
                 self.save(renewed)
+            # Reading the new tokens has them masked, before anything can tell them.
             return self.load()
 
     async def _refresh(self, stored: JSON) -> JSON:
@@ -2430,18 +2442,38 @@ class SignIn(httpx2.Auth):
         """
         url = stored["token_url"]
         form = stored["form"] | {"refresh_token": stored["refresh_token"]}
+        sent: JSON = {"data": form, "headers": stored["headers"]}
         with anyio.move_on_after(TOKEN_TIMEOUT), suppress(httpx2.HTTPError):
-            async with httpx2.AsyncClient(timeout=None) as http:
-                response = await http.post(url, data=form, headers=stored["headers"])
+            http = httpx2.AsyncClient(transport=_Transport(), timeout=None)
+            async with http, http.stream("POST", url, **sent) as response:
+                # A body may never end, so no more of it is read.
+                body = await anext(response.aiter_bytes(LINE_LIMIT), b"")
             with suppress(ValidationError):
-                tokens = auth.OAuthToken.model_validate_json(response.content)
+                tokens = auth.OAuthToken.model_validate_json(body)
                 # Without a new refresh token, the old one stays valid.
                 return stored | tokens.model_dump(exclude_none=True)
             # Some servers refuse with status 200. 429 is for too many requests.
             is_final = response.status_code < 500 and response.status_code != 429
-            if is_final and b'"error"' in response.content:
+            if is_final and b'"error"' in body:
                 return {}
         raise ToolError(f"no new tokens came from {url}, try again later")
+
+
+async def _drop_body(response: Any) -> None:
+    """Leave a body unread, because it may never end."""
+    await response.stream.aclose()
+    response.stream = httpx2.ByteStream(b"")
+
+
+class _Transport(httpx2.AsyncBaseTransport):
+    """Makes each request through the proxy that its URL needs; see `find_proxy`."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        # A connection that was kept would never be closed.
+        limits = httpx2.Limits(max_keepalive_connections=0)
+        proxy = find_proxy(request.url)
+        transport = httpx2.AsyncHTTPTransport(limits=limits, proxy=proxy)
+        return await transport.handle_async_request(request)
 
 
 def _try_lock(file: IO[bytes]) -> bool:
@@ -2487,8 +2519,10 @@ class Login:
         way = self._show, self._wait
         provider = OAuthClientProvider(self._url, metadata, cast(Any, self), *way)
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        http = httpx2.AsyncClient(transport=_Transport(), auth=provider)
+        http.timeout = httpx2.Timeout(TOKEN_TIMEOUT)
         try:
-            async with httpx2.AsyncClient(auth=provider, timeout=TOKEN_TIMEOUT) as http:
+            async with http:
                 http.event_hooks = {"response": [self._refuse]}
                 await http.post(self._url, headers=_HEADERS, json=ping)
         finally:
@@ -2507,12 +2541,11 @@ class Login:
     async def _refuse(self, response: Any) -> None:
         """Have the provider sign in, whatever the server itself has answered.
 
-        Some servers answer 401 only when a tool is called. A body may never end.
+        Some servers answer 401 only when a tool is called.
         """
         if response.request.url == self._url:
             response.status_code = 401
-            await response.stream.aclose()
-            response.stream = httpx2.ByteStream(b"")
+            await _drop_body(response)
 
     async def _show(self, url: str) -> None:
         print(f"Sign in at this address, if your browser does not show it yet:\n{url}")
