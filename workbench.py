@@ -214,8 +214,9 @@ class WorkbenchConfig:
     def mask(self, text: str) -> str:
         """The text with `***` for each known secret, and without control characters.
 
-        Programs cut secrets, and fold them into lines, so a long part of one is masked
-        as well. Line feeds stay.
+        Programs cut secrets, and fold them into lines. So a part of one is masked as
+        well, if it stands alone and has 12 or more letters, digits, `_` or `-`. Line
+        feeds stay.
         """
         secrets = [*self._forms, *self._tokens]
         for secret in secrets:
@@ -693,7 +694,7 @@ class DownstreamServer:
     server_name: str
     config: ServerConfig
     workbench: Workbench
-    introduced: bool = False  # a model has got the server's own instructions
+    introduced: bool = False  # an answer for patterns had the server's instructions
 
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
@@ -778,7 +779,8 @@ class DownstreamServer:
             # that of a new tool.
             if tool not in self.tools:
                 with anyio.move_on_after(ANSWER_TIMEOUT):
-                    connection = await self.connect()
+                    await self.connect()
+                connection = self.connection
             if connection.state is not State.UP:
                 break
             if tool not in self.tools:
@@ -796,7 +798,7 @@ class DownstreamServer:
 
 
 Servers = list[DownstreamServer]
-_FORM = "{toolbox}__{server}__{tool}"
+FORM = "{toolbox}__{server}__{tool}"
 # The keys of an answer of `open_toolbox` that are left out where they are empty.
 _OPTIONAL_KEYS = {"servers_failed", "servers_connecting", "note", "instructions"}
 
@@ -917,7 +919,7 @@ class Workbench:
                 return server
         names = ", ".join(self.config.toolboxes[toolbox].servers)
         text = f"No server of toolbox '{toolbox}' matches '{full_name}'."
-        raise ToolError(f"{text} Use {_FORM}; its servers are {names}.")
+        raise ToolError(f"{text} Use {FORM}; its servers are {names}.")
 
 
 @asynccontextmanager
@@ -927,7 +929,7 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
     # A file may name `${PATH}` or `${HOME}`, but every server needs these variables.
     # The SDK has a list of such variables, which are put back.
     shared = Shared(config.mask, config.learn, environment | get_default_environment())
-    # asyncio looks up host names in these threads, of which it would make about eight.
+    # asyncio looks up host names in these threads, of which it would make a few.
     # A look-up may hang for a minute, such as while a VPN is off. With few threads, the
     # names of servers that cannot be reached would keep all other servers waiting.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(500))
@@ -1013,9 +1015,12 @@ def fit(answer: JSON, limit: int) -> None:
     texts = answer["servers_failed"], answer["instructions"]
     # All these texts together get a third of the answer. Escapes may double that.
     room = min(TEXT_LIMIT, limit // 3 // max(sum(map(len, texts)), 1))
-    for each in texts:
-        for name in each:
-            each[name] = shorten(each[name], room)
+    for name, text in answer["servers_failed"].items():
+        if len(text) > room:
+            # The reason comes first, and the error of a traceback last.
+            answer["servers_failed"][name] = f"{text[: room // 2]}…{text[-room // 2 :]}"
+    for name, text in answer["instructions"].items():
+        answer["instructions"][name] = shorten(text, room)
     note = answer["note"]
     by_server: dict[str, list[JSON]] = defaultdict(list)
     for tool in answer["tools"]:
@@ -1595,8 +1600,8 @@ class Connection:
     def _session(self, streams: Streams) -> ClientSession:
         """A session that offers the server what the client supports.
 
-        The SDK cannot offer forms without URLs in elicitation, or the other way round.
-        So a client that supports one of them offers both.
+        The SDK offers forms and URLs in elicitation only together. So a server is
+        offered both, even if the client supports one of them.
         """
         client = self.shared.client
         declared = client.client_capabilities if client else None
@@ -1635,17 +1640,19 @@ class Connection:
 
     def _remove_invalid_tools(self, page: JSON) -> None:
         version = str(self.session.protocol_version)
-        for tool in page["tools"].copy():
+        valid = []
+        for tool in page["tools"]:
             try:
                 validate_server_result("tools/list", version, {**page, "tools": [tool]})
                 # A schema may be nested too deeply to be written as JSON.
                 compact({"tools": [tool]})
+                valid.append(tool)
             except ValueError as error:
-                page["tools"].remove(tool)
                 # The mask comes first, because a secret that is cut is not found.
                 shown = self.shared.mask(str(tool))[:99]
                 text = f"{self.name}: left out a tool that is not valid, %s: %s"
                 log.warning(text, shown, explain(error))
+        page["tools"] = valid
 
     def _forwarder(self, is_offered: object, request: Any, result: Any) -> Any:
         """A callback that asks the client a server's question, if that was offered."""
@@ -1836,9 +1843,11 @@ class Connection:
 # server. The last part of this section is for Windows alone.
 
 SESSION_ID = "mcp-session-id"
-_HEADERS = {"accept": "application/json, text/event-stream"}
-_HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
+HEADERS = {"accept": "application/json, text/event-stream"}
+HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 
+# The loopback names of this machine, with or without a port.
+LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
 # What a command is that starts no program, by its form. The last form that fits counts.
 _WRONG_COMMANDS = {
     r"\s*": "it is empty",
@@ -1846,7 +1855,7 @@ _WRONG_COMMANDS = {
     r"\S*:\d+": "it is a port: write `url`, such as http://localhost:8080/mcp",
     r"\w+://.*": "it is a URL: write it as `url`",
 }
-# Seconds between two requests for an event stream that ends at once, or is refused.
+# The longest pause, in seconds, before an event stream is asked for again.
 RETRY_LIMIT = 60.0
 Answer = types.JSONRPCResponse | types.JSONRPCError
 Outcome = Answer | ToolError | None
@@ -1885,7 +1894,7 @@ class ServerProcess(Transport):
       `OUTPUT_TIMEOUT` later, so the messages end.
     - stdout ends. From this moment on, `_send` sends nothing. `_messages` reports the
       end after up to `EXIT_GRACE`, because the process usually exits meanwhile, and the
-      status tells more. A line that is too long is reported at once.
+      status tells more. A line that is too long is reported at its end, without this wait.
     - stdin is closed. `_send` reports this at the next request, after as long a wait.
     """
 
@@ -1989,6 +1998,8 @@ class ServerProcess(Transport):
                 with anyio.move_on_after(seconds):
                     while self.kill_group(0):
                         await anyio.sleep(0.02)
+                    # The group has ended, and its number may soon be another's.
+                    break
                 self.kill_group(number)
             await asyncio.wait(self._ends, timeout=OUTPUT_TIMEOUT)
         self._process.close()
@@ -2063,7 +2074,7 @@ class RemoteServer(Transport):
         try:
             self._url = self._endpoint = httpx2.URL(url)
             proxy = find_proxy(self._url)
-            headers = httpx2.Headers(self.config.headers) | _HEADERS
+            headers = httpx2.Headers(self.config.headers) | HEADERS
             transport = httpx2.AsyncHTTPTransport(limits=limits, proxy=proxy)
         except (OSError, UnicodeError) as error:
             text = "`headers`, SSL_CERT_FILE or SSL_CERT_DIR cannot be used"
@@ -2087,8 +2098,8 @@ class RemoteServer(Transport):
         )
         self._failures = 0  # of requests, since the last that was answered
         self._is_sse = self.config.transport == "sse"
-        # Over SSE, the server has named its endpoint. Over Streamable HTTP, the first
-        # notification was sent, so that `_listen` may begin.
+        # Set once the server has named its endpoint (SSE), or the first notification was
+        # sent (Streamable HTTP). From then on, `_listen` may ask for its stream.
         self._is_ready = anyio.Event()
         # Nothing is kept between the two ends: a server that sends without end waits
         # for the session, and the memory stays small.
@@ -2222,7 +2233,8 @@ class RemoteServer(Transport):
                     async for event in _events(response):
                         # An event without an id or `retry` does not change the last.
                         last = replace(event, id=event.id or last.id)
-                        retry = event.retry or retry
+                        if event.retry is not None:
+                            retry = event.retry
                         answer = await self._receive(event, awaited)
                         if answer:
                             return answer
@@ -2234,7 +2246,8 @@ class RemoteServer(Transport):
             if not response.is_success or (method == "POST" and not last.id):
                 return self._failure(response, last.data)
             lasted = anyio.current_time() - began
-            pause = max(retry / 1000, 0.01, min(2 * pause - lasted, RETRY_LIMIT))
+            pause = max(retry / 1000, 0.01, 2 * pause - lasted)
+            pause = min(pause, RETRY_LIMIT)
             await anyio.sleep(pause)
             method, parts = "GET", {}
             if last.id:
@@ -2524,7 +2537,7 @@ class Login:
         try:
             async with http:
                 http.event_hooks = {"response": [self._refuse]}
-                await http.post(self._url, headers=_HEADERS, json=ping)
+                await http.post(self._url, headers=HEADERS, json=ping)
         finally:
             listener.close()
         context = cast(Any, provider.context)
@@ -2574,8 +2587,6 @@ class Login:
 # A server of our own with two tools, made by `make_tool` and `tool_server` as the
 # workbench is, over stdio or HTTP.
 
-# The loopback names of this machine, with or without a port.
-LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
 _Text = Annotated[str, Field(description="The text to echo back.")]
 _ZONE = "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to UTC."
 _Timezone = Annotated[str, Field(default="UTC", description=_ZONE)]
@@ -2687,12 +2698,16 @@ async def stdio_streams() -> AsyncIterator[Streams]:
 
     async def messages() -> Messages:
         while line := await received.get():
-            match read_message(line):
-                case types.JSONRPCRequest(method="server/discover") as probe:
-                    # The SDK would begin the newer era, and refuse `initialize` in it.
-                    await send(refuse(probe, types.METHOD_NOT_FOUND, "No such method"))
-                case message if message:
-                    yield SessionMessage(message)
+            message = read_message(line)
+            if not message:
+                continue
+            if not isinstance(message, types.JSONRPCRequest):
+                yield SessionMessage(message)
+            elif message.method == "server/discover":
+                # The SDK would begin the newer era, and refuse `initialize` in it.
+                await send(refuse(message, types.METHOD_NOT_FOUND, "No such method"))
+            else:
+                yield SessionMessage(message)
         # At the end of stdin, the SDK cancels the calls in flight. If a remote server
         # does not answer, the SDK tries for seconds to tell it of that. Without this
         # timer, no other server would be stopped meanwhile.
@@ -2864,7 +2879,7 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     Returns the exit status: 1 for an error.
     """
     if name.count("__") < 2:
-        print(f"expected a name {_FORM}, found {name}", file=sys.stderr)
+        print(f"expected a name {FORM}, found {name}", file=sys.stderr)
         return 1
     given = {"toolbox_name": name.split("__")[0], "tool_name": name}
     given["arguments"] = " ".join(words)
