@@ -771,12 +771,9 @@ def test_servers_of_other_folders_are_named(
     assert log.messages == ["projects: not served, for other folders: ['/other']"]
 
 
-def test_this_workbench_is_no_server_of_its_own(
-    tmp_path: Path, monkeypatch: Monkey, log: Logs
-) -> None:
-    (tmp_path / "folder").mkdir()
-    monkeypatch.chdir(tmp_path)
-    relative = os.path.join("folder", "..", os.path.relpath(workbench.__file__))
+def test_this_workbench_is_no_server_of_its_own(monkeypatch: Monkey, log: Logs) -> None:
+    monkeypatch.chdir(ROOT)
+    relative = os.path.join("folder", "..", "workbench.py")
     entries = {"a": ["run", workbench.__file__], "b": ["run", relative, "c.json"]}
     servers = {name: {"command": "uv", "args": args} for name, args in entries.items()}
     servers["toolbox"] = {"command": "uv", "args": [relative, "--toolbox"]}
