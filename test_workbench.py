@@ -2374,12 +2374,14 @@ async def test_names_that_hang_keep_no_other_server_waiting(
         return look_up(host, *more, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    servers = {f"s{i}": {"url": f"http://s{i}.invalid/mcp"} for i in range(40)}
+    # One more than the threads that asyncio would make.
+    count = min(32, (os.cpu_count() or 1) + 4) + 1
+    servers = {f"s{i}": {"url": f"http://s{i}.invalid/mcp"} for i in range(count)}
     here = remote.at()["url"].replace("127.0.0.1", "localhost")
     opening = anyio.create_task_group()
     async with connected(**servers, a={"url": here}) as client, opening:
         opening.start_soon(open_box, client)
-        await until(lambda: len(hanging) >= 40)
+        await until(lambda: len(hanging) >= count)
         assert text(await use(client, "a", "ok")) == "ok"
         is_over.set()
 
