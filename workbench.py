@@ -381,8 +381,8 @@ class _ConfigReader:
             server = self.read_server(at, entry)
             self.secrets += _find_secrets(server)
             words = list(map(os.path.expanduser, [server.command, *server.args]))
-            # The current folder may have been deleted.
-            with suppress(OSError):
+            # The current folder may have been deleted, and a word may be no path at all.
+            with suppress(OSError, ValueError):
                 words = list(map(os.path.realpath, words))
             if os.path.realpath(__file__) in words and "--toolbox" not in server.args:
                 log.warning("%s: left out, because it starts this workbench", at)
