@@ -1850,11 +1850,14 @@ def test_a_server_gets_the_environment_of_the_client(tmp_path: Path) -> None:
     config = tmp_path / "config"
     env = {"WB_PATH": "${PATH}"}
     config.write_text(json.dumps(configuration(a=get | {"env": env})))
-    plain = dict(os.environ, LC_ALL="C.UTF-8", PATH=PATH)
+    folders = PATH.split(os.pathsep)
+    # A folder of an environment that was not activated would be taken for one that was.
+    path = [each for each in folders if not Path(each, "../pyvenv.cfg").exists()]
+    plain = dict(os.environ, LC_ALL="C.UTF-8", PATH=os.pathsep.join(path))
     for name in ("UV", "UV_RUN_RECURSION_DEPTH", "VIRTUAL_ENV"):
         plain.pop(name, None)
     activated = plain | {"VIRTUAL_ENV": sys.prefix}
-    activated["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{PATH}"
+    activated["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{plain['PATH']}"
     cells = [(STARTS[1], plain), *((start, activated) for start in STARTS)]
     running = []
     for start, given in cells:
