@@ -1672,14 +1672,16 @@ class Connection:
         try:
             await self.session.initialize()
         except (MCPError, ToolError, RuntimeError) as error:
-            # The SDK raises RuntimeError if the server answers with another version.
-            # The first reason is kept: this one, if the probe fails as well.
-            self.mark_closed(explain(error))
+            # The SDK raises RuntimeError if the server answers with another version. If
+            # the process has exited, its status tells more than the error.
+            refusal = self._reason or explain(error)
             with suppress(Exception):
                 await self.session.discover()
             if self.session.discover_result is None:
+                # Report why `initialize` failed, not why the probe did.
+                self._reason = ""
+                self.mark_closed(refusal)
                 raise
-            self._reason = ""
             # A server of 2026-07-28 announces nothing unless it is listened to.
             self._may_miss_changes = True
         if self._announces_changes():
