@@ -220,6 +220,7 @@ if __name__ == "__main__":
     its.handle("start", {})
     sys.exit()
 
+import ast
 import asyncio
 import base64
 import datetime
@@ -841,6 +842,10 @@ def test_the_script_header_asks_for_what_the_requirements_ask_for() -> None:
     assert {*re.findall(r"\bmcp>=[\d.,<]+", README)} == {requirements[0]}
 
 
+def test_an_older_python_gets_as_far_as_the_sentence_about_it() -> None:
+    ast.parse(Path(workbench.__file__).read_text("utf-8"), feature_version=(3, 9))
+
+
 async def test_a_filtered_tool_can_be_neither_seen_nor_called() -> None:
     odd_names = ["read_a", "Read_b", "list", "read", "🧰 a__b_", "get[1]"]
     left = ["Read_b", "🧰 a__b_", "get[1]"]
@@ -1247,6 +1252,15 @@ async def test_long_texts_leave_room_for_the_tools() -> None:
     assert min(map(len, answers[0]["servers_failed"].values())) > 30
 
 
+def test_a_long_reason_keeps_its_last_words() -> None:
+    answer: Any = {"note": "", "instructions": {}, "tools": []}
+    answer["servers_failed"] = {"a": f"exited{'x' * 9_000}ValueError: no"}
+    workbench.fit(answer, 12_000)
+    reason = answer["servers_failed"]["a"]
+    assert reason.startswith("exited") and reason.endswith("ValueError: no")
+    assert len(reason) < 2_100
+
+
 READING = {"annotations": {"readOnlyHint": True}}
 MIXED = [tool("read", **READING), tool("write"), tool("wait", annotations={})]
 
@@ -1435,6 +1449,16 @@ async def test_what_nobody_thought_of_is_one_sentence(log: Logs) -> None:
         result = await client.call_tool("time", zone)
     assert result.is_error and text(result).startswith("Tool 'time' failed: Recursion")
     assert "Traceback" in log.text
+
+
+# === Messages =========================================================================
+
+
+def test_an_answer_with_odd_bytes_is_read() -> None:
+    line = b'{"jsonrpc": "2.0", "id": 1, "result": {"a": "\t\xe9"}}'
+    message = workbench.read_message(line)
+    assert isinstance(message, types.JSONRPCResponse)
+    assert message.result == {"a": "\t\ufffd"}
 
 
 # === Connections ======================================================================
@@ -2231,6 +2255,19 @@ async def test_a_call_that_nothing_answered_is_sent_once_more(remote: Remote) ->
     assert remote.calls.count("bare 404") == 7
 
 
+async def test_a_remote_server_without_tools_keeps_its_session(remote: Remote) -> None:
+    async def refuse_listing(message: dict[str, Any], _: Any) -> bytes:
+        told = {"code": -32601, "message": "Method not found"}
+        return response(200, {"id": message["id"], "error": told})
+
+    remote.answers["tools/list"] = refuse_listing
+    async with connected(a=remote.at()) as client:
+        for _ in range(3):
+            assert (await open_box(client))["tools"] == []
+    assert remote.calls.count("tools/list") > 2
+    assert remote.calls.count("initialize") == 1
+
+
 # Whether it speaks 2026-07-28, and its session.
 OLD, NEW, STATEFUL, LATER = (False, ""), (True, ""), (False, "1"), (False, "2")
 SILENT = response(404, "Session not found")
@@ -2537,6 +2574,15 @@ async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
     if not WINDOWS:
         assert files[0].stat().st_mode & 0o777 == 0o600
         assert files[0].parent.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_new_token_that_is_refused_as_well_is_told(guarded: Guarded) -> None:
+    assert await workbench.log_in(guarded.at()["url"]) == 0
+    refused = {"access_token": "refused-at-once", "token_type": "bearer"}
+    guarded.paths["/token"] = response(200, json.dumps(refused))
+    guarded.accepted.clear()
+    async with connected(a=guarded.at()) as client:
+        assert "--login" in await error_of(client, "a", "echo")
 
 
 @POSIX
