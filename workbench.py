@@ -642,11 +642,11 @@ def _blank(match: re.Match[str]) -> str:
 
 
 # === Workbench ========================================================================
-# The toolboxes and their servers, for the meta-tools of the next section. Each start of
-# a server is a `Connection`, whose states are STARTING, UP, DRAINING and ENDED, in this
-# order: see the section Connections.
+# The toolboxes and their servers, for the meta-tools of the next section. A server is
+# used through a `Connection`, one for each start. The states of a connection, in their
+# order, are STARTING, UP, DRAINING and ENDED.
 
-# The full name of a tool. Only its last part may contain `__`.
+# The full name of a tool. Only the part behind the server's name may contain `__`.
 FORM = "{toolbox}__{server}__{tool}"
 
 
@@ -674,8 +674,7 @@ def explain(error: BaseException) -> str:
         # The text of pydantic would have the value, which may be secret.
         first = error.errors(include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
-        text = first["msg"].removeprefix("Value error, ")
-        return f"{error.title} is not valid: {place}: {text}"
+        return f"{error.title} is not valid: {place}: {first['msg']}"
     return str(error).strip() or type(error).__name__
 
 
@@ -683,8 +682,8 @@ def explain(error: BaseException) -> str:
 class DownstreamServer:
     """A configured server, through all its connections.
 
-    This class alone decides when a server is started again, what the new start waits
-    for, and which calls are repeated.
+    The class decides when a server is started again, what the new start waits for, and
+    which calls are repeated.
     """
 
     toolbox_name: str
@@ -696,7 +695,7 @@ class DownstreamServer:
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
         self.prefix = f"{self.toolbox_name}__{self.server_name}__"
-        # A connection that has ended, so that `start` makes the first that runs.
+        # A placeholder that has ended, so that `start` makes the first connection.
         self.connection = Connection(self.name, self.config, self.workbench.shared)
         self.connection.set_state(State.ENDED)
 
@@ -709,13 +708,11 @@ class DownstreamServer:
         return tools
 
     def fits(self, pattern: str, *tool: str) -> bool:
-        """Whether a pattern fits this tool, or without a tool, may fit one of the server.
-
-        Missing parts are added on the left: `read_*` is `*__*__read_*`.
-        """
-        parts = ["*", "*", *pattern.split("__", 2)][-3:]
+        """Whether a pattern fits this tool or, without a tool, may fit a tool here."""
         names = self.toolbox_name, self.server_name, *tool
-        # `map` stops at the end of `names`.
+        # Missing parts are added on the left: `read_*` is `*__*__read_*`.
+        parts = ["*", "*", *pattern.split("__", 2)][-3:]
+        # `map` stops at the shorter of both, so the last part may have no name.
         return all(map(matches, names, parts))
 
     def start(self) -> Connection:
@@ -730,8 +727,8 @@ class DownstreamServer:
 
     async def _run(self, connection: Connection, former: Connection) -> None:
         if self.config.command:
-            # Two processes of one server would compete for a profile or a lock. But an
-            # old one that still answers a call may take for ever.
+            # Two processes of one server would compete for a profile or a lock. An old
+            # process that still answers a call may take for ever.
             with anyio.move_on_after(HANDOVER_TIMEOUT):
                 await former.reach(State.ENDED)
         await connection.run()
@@ -770,13 +767,18 @@ class DownstreamServer:
                 what = f"'{self.name}' has no tool '{tool}'"
                 raise ToolError(f"{what}, nearest: {near or 'none'}")
             # After `NotDelivered`, the connection is marked as closed, and the second
-            # turn of the loop makes a new one. No other call is sent again.
+            # turn of the loop makes a new one. Any other call may have been executed.
             with suppress(NotDelivered):
                 return await connection.call({**params, "name": tool}, on_progress)
         raise ToolError(f"server '{self.name}' is not up: {connection.why_not_up()}")
 
 
 Servers = list[DownstreamServer]
+
+
+def in_state(state: State, servers: Servers) -> Servers:
+    """Those of the servers whose connections are in this state."""
+    return [server for server in servers if server.connection.state is state]
 
 
 @dataclass
@@ -831,7 +833,7 @@ class Workbench:
             for server in servers:
                 waiting.start_soon(wait_for, server)
         answer = self.compose(toolbox, servers, patterns)
-        # All have failed, and there is at least one.
+        # A toolbox without servers has not failed.
         if 0 < len(answer.get("servers_failed", {})) == len(servers):
             raise ToolError(compact(answer))
         return answer
@@ -839,11 +841,10 @@ class Workbench:
     def compose(self, toolbox: str, servers: Servers, patterns: list[str]) -> JSON:
         """The answer of `open_toolbox`: the state of these servers, and their tools."""
         is_part = patterns != ["*"]
-        states = [server.connection.state for server in self.servers_of(toolbox)]
         answer: JSON = {
             "toolbox": toolbox,
             "description": shorten(self.config.toolboxes[toolbox].description, 1_000),
-            "servers_connected": states.count(State.UP),
+            "servers_connected": len(in_state(State.UP, self.servers_of(toolbox))),
             "servers_failed": {},
             "servers_connecting": [],
             "note": "",
@@ -870,8 +871,10 @@ class Workbench:
                 answer["servers_failed"][name] = connection.why_not_up()
         answer["note"] = compose_note(answer, servers, patterns)
         fit(answer, PART_LIMIT if is_part else ANSWER_LIMIT)
-        always = {"servers_connected", "tools"}
-        return {k: v for k, v in answer.items() if v or k in always}
+        for key in ("servers_failed", "servers_connecting", "note", "instructions"):
+            if not answer[key]:
+                del answer[key]
+        return answer
 
     def find_server(self, toolbox: str, full_name: str) -> DownstreamServer:
         """The server of the toolbox whose tool has this name. Raises `ToolError`."""
@@ -908,9 +911,8 @@ def modification_time(path: str) -> float:
 def compose_note(answer: JSON, servers: Servers, patterns: list[str]) -> str:
     """The note of an answer: what is missing from it, and how to get it."""
     sentences = []
-    up = [server for server in servers if server.connection.state is State.UP]
+    up, starting = in_state(State.UP, servers), in_state(State.STARTING, servers)
     total = sum(len(server.tools) for server in up)
-    starting = [s for s in servers if s.connection.state is State.STARTING]
     if patterns != ["*"]:
         names = ", ".join(server.server_name for server in up) or "no server"
         sentences.append(f"{len(answer['tools'])} of {total} tools of {names} match.")
@@ -977,7 +979,9 @@ def list_arguments(schema: JSON) -> str:
         text = name if name in required else f"{name}?"
         # An optional enumeration is part of a union, and a list has one in its items.
         parts = [argument, argument.get("items", {}), *argument.get("anyOf", [])]
-        values = [value for part in parts for value in part.get("enum", [])]
+        values: list[Any] = []
+        for part in parts:
+            values += part.get("enum", [])
         shown = [compact(value).strip('"') for value in values[:5]]
         if len(values) > 5:
             shown.append("…")
@@ -987,7 +991,7 @@ def list_arguments(schema: JSON) -> str:
     return ", ".join(arguments)
 
 
-# The steps in which tools are shortened. After the last, only their names are left.
+# The steps in which the tools of an answer are shortened, down to their names.
 _SHORTENINGS: list[Callable[[JSON], object]] = [
     list_tool,
     lambda tool: tool.pop("description"),
@@ -1002,9 +1006,9 @@ _LISTED = (
 def fit(answer: JSON, limit: int) -> None:
     """Bring an answer of `open_toolbox` down to `limit` characters, if possible.
 
-    After the servers' own texts, tools are shortened until the answer fits: those of
-    the largest server, of the next largest, and so on, by one step after the other. A
-    tool that is alone stays whole.
+    The first step is applied to the tools of the largest server, then to those of the
+    next largest, and so on, until the answer fits. The other steps follow in the same
+    way. A tool that is alone stays whole.
     """
     cut_texts(answer["servers_failed"], answer["instructions"], limit // 3)
     by_server: dict[str, list[JSON]] = defaultdict(list)
@@ -1053,7 +1057,7 @@ def compact(value: Any) -> str:
 
 
 class OwnTool(NamedTuple):
-    """A tool of this program. The adapter validates a call's arguments, and calls it."""
+    """A tool of this program. The adapter checks a call's arguments, and calls it."""
 
     declaration: types.Tool
     adapter: TypeAdapter[Any]
@@ -1067,7 +1071,7 @@ def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> OwnTool:
     without_context = functools.partial(function, None)
     schema = TypeAdapter(cast(Any, without_context)).json_schema()
     for part in (schema, *schema["properties"].values()):
-        # These keys would only cost a model's context.
+        # Both keys would only cost a model's context.
         part.pop("title", None)
         part.pop("additionalProperties", None)
     declaration = types.Tool(name=function.__name__, title=title, input_schema=schema)
@@ -1078,8 +1082,8 @@ def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> OwnTool:
 def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
     """A low-level MCP server of these tools. The texts of their errors are masked.
 
-    An error becomes a result with `isError`. Only an `MCPError` is passed on, with its
-    data as they are.
+    An `MCPError` is passed on, with its data as they are. Any other error becomes a
+    result with `isError`.
     """
     adapters = {tool.declaration.name: tool.adapter for tool in tools}
 
@@ -1198,7 +1202,7 @@ def instructions(config: WorkbenchConfig) -> str:
     """The plain text about the toolboxes that a client gets when it connects."""
     if not config.toolboxes:
         return f"No toolboxes configured. Add them to 'toolboxes' in {config.source}."
-    # Some clients show their model this line alone.
+    # Codex shows its model the first 250 characters of the first line alone.
     how = "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
     names = ", ".join(config.toolboxes)
     lines = [f"{how} Toolboxes: {names}", "\nAvailable Toolboxes:"]
@@ -1241,10 +1245,9 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 
     async def roots_changed(context: Any, _: object) -> None:
         workbench: Workbench = context.lifespan_context
-        for server in workbench.servers:
-            # A server that is still starting has not asked for the roots yet.
-            if server.connection.state is State.UP:
-                workbench.task_group.start_soon(server.connection.tell_roots_changed)
+        # A server that is still starting has not asked for the roots yet.
+        for server in in_state(State.UP, workbench.servers):
+            workbench.task_group.start_soon(server.connection.tell_roots_changed)
 
     server = tool_server("mcp-workbench", meta_tools(config), config.mask)
     server.instructions = instructions(config)
