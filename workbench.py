@@ -642,19 +642,16 @@ def _blank(match: re.Match[str]) -> str:
 
 
 # === Workbench ========================================================================
-# The toolboxes and their servers. The meta-tools, in the next section, call this one. A
-# server is used through a `Connection`, one for each start. The states of a connection
-# are STARTING, UP, DRAINING and ENDED, in this order; see the section Connections.
-#
-# A full name of a tool is `{toolbox}__{server}__{tool}`. Only the tool's part may
-# contain `__`, so a full name splits in one way.
+# The toolboxes and their servers, for the meta-tools of the next section. A server is
+# used through a `Connection`, one for each start. The states of a connection, in their
+# order, are STARTING, UP, DRAINING and ENDED.
+
+# The full name of a tool. Only the part behind the server's name may contain `__`.
+FORM = "{toolbox}__{server}__{tool}"
 
 
 class ToolError(Exception):
-    """An error whose text tells a model what to do.
-
-    `tool_server` turns the error into a result with `isError`.
-    """
+    """An error whose text tells a model what to do."""
 
 
 class NotDelivered(ToolError):
@@ -674,32 +671,31 @@ def explain(error: BaseException) -> str:
     """A readable text, never empty, for the innermost cause of an error."""
     error = find_cause(error)
     if isinstance(error, ValidationError):
-        # The first problem is told, without the value that pydantic would add.
+        # The text of pydantic would have the value, which may be secret.
         first = error.errors(include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
-        text = first["msg"].removeprefix("Value error, ")
-        return f"{error.title} is not valid: {place}: {text}"
+        return f"{error.title} is not valid: {place}: {first['msg']}"
     return str(error).strip() or type(error).__name__
 
 
 @dataclass
 class DownstreamServer:
-    """A configured server, from the first look-up of its toolbox to the program's end.
+    """A configured server, through all its connections.
 
-    Each start of the server makes a new `Connection`. This class alone decides when a
-    server is started again, what the new start waits for, and which calls are repeated.
+    The class decides when a server is started again, what the new start waits for, and
+    which calls are repeated.
     """
 
     toolbox_name: str
     server_name: str
     config: ServerConfig
     workbench: Workbench
-    introduced: bool = False  # an answer for patterns had the server's instructions
+    introduced: bool = False  # an answer for a part had the server's instructions
 
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
         self.prefix = f"{self.toolbox_name}__{self.server_name}__"
-        # A placeholder, so that `start` makes the first connection.
+        # A placeholder that has ended, so that `start` makes the first connection.
         self.connection = Connection(self.name, self.config, self.workbench.shared)
         self.connection.set_state(State.ENDED)
 
@@ -711,31 +707,19 @@ class DownstreamServer:
             tools = {name: t for name, t in tools.items() if is_read_only(t)}
         return tools
 
-    def matching(self, patterns: list[str], tool: str = "") -> set[str]:
-        """The patterns that match this tool, or without a tool, any tool of the server.
-
-        Whether the server has such a tool does not matter.
-        """
-        names = [self.toolbox_name, self.server_name]
-        if tool:
-            names.append(tool)
-        found = set()
-        for pattern in patterns:
-            # Missing parts are added on the left: `read_*` is `*__*__read_*`.
-            parts = ["*", "*", *pattern.split("__", 2)][-3:]
-            # `map` stops at the shorter list, so without a tool its part is ignored.
-            if all(map(matches, names, parts)):
-                found.add(pattern)
-        return found
+    def fits(self, pattern: str, *tool: str) -> bool:
+        """Whether a pattern fits this tool or, without a tool, may fit a tool here."""
+        names = self.toolbox_name, self.server_name, *tool
+        # Missing parts are added on the left: `read_*` is `*__*__read_*`.
+        parts = ["*", "*", *pattern.split("__", 2)][-3:]
+        # `map` stops at the shorter of both, so the last part may have no name.
+        return all(map(matches, names, parts))
 
     def start(self) -> Connection:
-        """The current connection, or a new one if the current one has closed.
-
-        Nothing is awaited between the check and the assignment. With an `await` there,
-        callers that come at once would start the server more than once.
-        """
+        """The current connection, or a new one if the current one has closed."""
         former = self.connection
-        # A connection that is DRAINING takes no more calls.
+        # With an `await` between the check and the assignment, callers that come at
+        # once would start the server more than once.
         if former.state > State.UP:
             self.connection = Connection(self.name, self.config, self.workbench.shared)
             self.workbench.task_group.start_soon(self._run, self.connection, former)
@@ -743,24 +727,19 @@ class DownstreamServer:
 
     async def _run(self, connection: Connection, former: Connection) -> None:
         if self.config.command:
-            # Two processes of one server would compete for a profile or a lock. But the
-            # old one may still be answering a call, so it is not waited for any longer.
+            # Two processes of one server would compete for a profile or a lock. An old
+            # process that still answers a call may take for ever.
             with anyio.move_on_after(HANDOVER_TIMEOUT):
                 await former.reach(State.ENDED)
         await connection.run()
 
     async def connect(self) -> Connection:
-        """Wait until the server is up, with its tools listed anew if that is due.
-
-        The server may also have failed to start: see the connection's state. A listing
-        that is due is waited for no longer than `OPEN_TIMEOUT`.
-        """
+        """Wait until the server is up, with its tools current, or has failed."""
         connection = self.start()
         was_up = connection.state is State.UP
         await connection.wait_until_current()
         if was_up and connection.state is not State.UP:
-            # The connection was lost meanwhile, or the listing has shown its loss. The
-            # connection that replaces it is waited for.
+            # The connection was lost meanwhile, or the listing has shown its loss.
             return await self.connect()
         return connection
 
@@ -768,15 +747,14 @@ class DownstreamServer:
         """Call a tool of the server, which is started if it is not up.
 
         `params`, without the name, and the result are those of `tools/call` on the
-        wire. A call that has not reached the server is sent once more, and no other.
-        Raises `ToolError`, `ValueError` for arguments or results that are not valid, or
-        the server's `MCPError`.
+        wire. Raises `ToolError`, `ValueError` for arguments or results that are not
+        valid, or the server's `MCPError`.
         """
         tool = full_name.removeprefix(self.prefix)
         for _ in range(2):
             connection = self.start()
-            # A connection that is not up yet has no tools, and a missing name may be
-            # that of a new tool.
+            # A name that is not known may be that of a new tool, and a connection that
+            # is not up yet has no tools.
             if tool not in self.tools:
                 with anyio.move_on_after(ANSWER_TIMEOUT):
                     await self.connect()
@@ -787,20 +765,20 @@ class DownstreamServer:
                 names = [self.prefix + name for name in self.tools]
                 near = ", ".join(difflib.get_close_matches(full_name, names, cutoff=0))
                 what = f"'{self.name}' has no tool '{tool}'"
-                if self.workbench.config.read_only:
-                    what += " that is declared read-only"
                 raise ToolError(f"{what}, nearest: {near or 'none'}")
-            # After `NotDelivered`, the connection is marked as closed. The second turn
-            # of the loop makes a new one. Any other outcome leaves this method.
+            # After `NotDelivered`, the connection is marked as closed, and the second
+            # turn of the loop makes a new one. Any other call may have been executed.
             with suppress(NotDelivered):
                 return await connection.call({**params, "name": tool}, on_progress)
         raise ToolError(f"server '{self.name}' is not up: {connection.why_not_up()}")
 
 
 Servers = list[DownstreamServer]
-FORM = "{toolbox}__{server}__{tool}"
-# The keys of an answer of `open_toolbox` that are left out where they are empty.
-_OPTIONAL_KEYS = {"servers_failed", "servers_connecting", "note", "instructions"}
+
+
+def in_state(state: State, servers: Servers) -> Servers:
+    """Those of the servers whose connections are in this state."""
+    return [server for server in servers if server.connection.state is state]
 
 
 @dataclass
@@ -810,51 +788,39 @@ class Workbench:
     config: WorkbenchConfig
     shared: Shared
     task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
-    # By name, the toolboxes whose servers were looked up. A server may start later.
-    open_toolboxes: dict[str, Servers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.file_time = modification_time(self.config.source)
+        self.servers: Servers = []
+        for toolbox, its in self.config.toolboxes.items():
+            for name, server in its.servers.items():
+                self.servers.append(DownstreamServer(toolbox, name, server, self))
 
     def servers_of(self, name: str) -> Servers:
-        """The servers of a toolbox, without starting them.
-
-        Raises `ToolError` for a toolbox that is not configured.
-        """
+        """The servers of a toolbox. Raises `ToolError` if it is not configured."""
         if name not in self.config.toolboxes:
             names = ", ".join(self.config.toolboxes) or "none"
             text = f"Toolbox '{name}' not found. Available toolboxes: {names}"
             if modification_time(self.config.source) != self.file_time:
                 text += f". {self.config.source} has changed: restart the workbench"
             raise ToolError(text)
-        if name not in self.open_toolboxes:
-            self.open_toolboxes[name] = [
-                DownstreamServer(name, server, config, self)
-                for server, config in self.config.toolboxes[name].servers.items()
-            ]
-        return self.open_toolboxes[name]
-
-    def all_servers(self) -> Servers:
-        """All configured servers, without starting them."""
-        toolboxes = map(self.servers_of, self.config.toolboxes)
-        return [server for servers in toolboxes for server in servers]
+        return [server for server in self.servers if server.toolbox_name == name]
 
     async def open(
         self, toolbox: str, patterns: list[str], on_progress: ProgressFnT
     ) -> JSON:
         """Start the servers that a pattern can match; return their states and tools.
 
-        Waits until every server is up with its tools listed, or has failed. After
-        `OPEN_TIMEOUT`, one server that is up is enough. After `ANSWER_TIMEOUT`, nothing
-        more is waited for. Raises `ToolError`, also if all servers have failed.
+        Waits until every server is up or has failed: up to `OPEN_TIMEOUT` if one is up
+        by then, else until one is up, and up to `ANSWER_TIMEOUT` at most. Raises
+        `ToolError`, also if all servers have failed.
         """
         began = anyio.current_time()
-        servers = [s for s in self.servers_of(toolbox) if s.matching(patterns)]
+        servers = [s for s in self.servers_of(toolbox) if any(map(s.fits, patterns))]
         settled: list[DownstreamServer] = []
 
-        # These tasks run in the group `waiting` below. The first server that is up
-        # moves the deadline of that group from `ANSWER_TIMEOUT` to `OPEN_TIMEOUT`. A
-        # deadline in the past ends the wait at once.
+        # The first server that is up moves the deadline of the group `waiting`, below.
+        # A deadline in the past ends the wait at once.
         async def wait_for(server: DownstreamServer) -> None:
             connection = await server.connect()
             if connection.state is State.UP:
@@ -867,23 +833,18 @@ class Workbench:
             for server in servers:
                 waiting.start_soon(wait_for, server)
         answer = self.compose(toolbox, servers, patterns)
-        # All have failed, and there is at least one.
+        # A toolbox without servers has not failed.
         if 0 < len(answer.get("servers_failed", {})) == len(servers):
             raise ToolError(compact(answer))
         return answer
 
     def compose(self, toolbox: str, servers: Servers, patterns: list[str]) -> JSON:
-        """The answer of `open_toolbox`: the state of these servers, and their tools.
-
-        A server's own instructions come with each answer for the whole toolbox, and
-        with the first for patterns that has a tool of the server.
-        """
+        """The answer of `open_toolbox`: the state of these servers, and their tools."""
         is_part = patterns != ["*"]
-        states = [server.connection.state for server in self.servers_of(toolbox)]
         answer: JSON = {
             "toolbox": toolbox,
             "description": shorten(self.config.toolboxes[toolbox].description, 1_000),
-            "servers_connected": states.count(State.UP),
+            "servers_connected": len(in_state(State.UP, self.servers_of(toolbox))),
             "servers_failed": {},
             "servers_connecting": [],
             "note": "",
@@ -892,25 +853,28 @@ class Workbench:
         }
         for server in servers:
             name, connection = server.server_name, server.connection
-            if connection.state is State.STARTING:
+            if connection.state is State.UP:
+                found = []
+                for tool in server.tools.values():
+                    if any(server.fits(pattern, tool.name) for pattern in patterns):
+                        found.append(describe_tool(server, tool))
+                answer["tools"] += found
+                manual = connection.session.instructions
+                # A part repeats no manual, which a model has read already.
+                is_new = bool(found) and not server.introduced
+                if manual and (is_new or not is_part):
+                    answer["instructions"][name] = manual
+                    server.introduced |= is_part
+            elif connection.state is State.STARTING:
                 answer["servers_connecting"].append(name)
-                continue
-            if connection.state is not State.UP:
+            else:
                 answer["servers_failed"][name] = connection.why_not_up()
-                continue
-            found = []
-            for tool in server.tools.values():
-                if server.matching(patterns, tool.name):
-                    found.append(describe_tool(server, tool))
-            answer["tools"] += found
-            manual = connection.session.instructions
-            is_new = bool(found) and not server.introduced
-            if manual and (is_new or not is_part):
-                answer["instructions"][name] = manual
-                server.introduced |= is_part
         answer["note"] = compose_note(answer, servers, patterns)
         fit(answer, PART_LIMIT if is_part else ANSWER_LIMIT)
-        return {k: v for k, v in answer.items() if v or k not in _OPTIONAL_KEYS}
+        for key in ("servers_failed", "servers_connecting", "note", "instructions"):
+            if not answer[key]:
+                del answer[key]
+        return answer
 
     def find_server(self, toolbox: str, full_name: str) -> DownstreamServer:
         """The server of the toolbox whose tool has this name. Raises `ToolError`."""
@@ -926,12 +890,11 @@ class Workbench:
 async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]:
     """A workbench whose servers are all stopped when the block is left."""
     environment = {k: v for k, v in os.environ.items() if k not in config.withheld}
-    # A file may name `${PATH}` or `${HOME}`, but every server needs these variables.
-    # The SDK has a list of such variables, which are put back.
+    # A file may name `${PATH}` or `${HOME}`, but every server needs these variables,
+    # of which the SDK has a list.
     shared = Shared(config.mask, config.learn, environment | get_default_environment())
-    # asyncio looks up host names in these threads, of which it would make a few.
-    # A look-up may hang for a minute, such as while a VPN is off. With few threads, the
-    # names of servers that cannot be reached would keep all other servers waiting.
+    # asyncio looks up host names in these threads. A look-up may hang for a minute,
+    # such as while a VPN is off, and with few threads keep other servers waiting.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(500))
     async with anyio.create_task_group() as task_group:
         yield Workbench(config, shared, task_group)
@@ -939,46 +902,37 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
 
 
 def modification_time(path: str) -> float:
-    """When a file was changed last; 0 without a file, as for the demo."""
+    """When a file was changed last; 0 without a file, as in the demo."""
     with suppress(OSError):
         return os.path.getmtime(path)
     return 0
 
 
 def compose_note(answer: JSON, servers: Servers, patterns: list[str]) -> str:
-    """The note of an answer: what is missing from it, and how to get it.
-
-    For a part of a toolbox, the note has the total, so that the model can widen its
-    search, and the patterns that matched nothing. The output of a server that is still
-    starting may have the address of a sign-in.
-    """
-    notes = []
-    up = [server for server in servers if server.connection.state is State.UP]
+    """The note of an answer: what is missing from it, and how to get it."""
+    sentences = []
+    up, starting = in_state(State.UP, servers), in_state(State.STARTING, servers)
     total = sum(len(server.tools) for server in up)
     if patterns != ["*"]:
         names = ", ".join(server.server_name for server in up) or "no server"
-        notes.append(f"{len(answer['tools'])} of {total} tools of {names} match.")
-        unmatched = set(patterns)
-        for server in servers:
-            for tool in server.tools:
-                unmatched -= server.matching(patterns, tool)
-            if server.connection.state is State.STARTING:
-                # Its tools are not known yet, so a pattern may match one.
-                unmatched -= server.matching(patterns)
+        sentences.append(f"{len(answer['tools'])} of {total} tools of {names} match.")
+        unmatched = []
+        for pattern in patterns:
+            is_found = any(s.fits(pattern, tool) for s in up for tool in s.tools)
+            # The tools of a server that is still starting are not known yet.
+            if not is_found and not any(s.fits(pattern) for s in starting):
+                unmatched.append(pattern)
         if unmatched:
-            names = shorten(", ".join(sorted(unmatched)), 1_000)
-            notes.append(f"No tool matches {names}.")
+            sentences.append(f"No tool matches {', '.join(unmatched)}.")
     hidden = sum(len(server.connection.tools) for server in up) - total
     if hidden:
-        notes.append(f"Left out by --read-only: {hidden} tools, not declared so.")
-    for server in servers:
-        if server.connection.state is State.STARTING:
-            output = server.connection.last_line()
-            if "://" not in output:
-                output = shorten(output, 100)
-            how = f"Call open_toolbox again to get their tools. Its output: {output!r}."
-            notes.append(f"Still starting: {server.server_name}. {how}")
-    return " ".join(notes)
+        sentences.append(f"Left out by --read-only: {hidden} tools, not declared so.")
+    for server in starting:
+        how = "Call open_toolbox again to get their tools."
+        sentences.append(f"Still starting: {server.server_name}. {how}")
+        # The output may have the address of a sign-in.
+        sentences.append(f"Its output: {server.connection.last_line()!r}.")
+    return " ".join(sentences)
 
 
 def is_read_only(tool: types.Tool) -> bool:
@@ -995,7 +949,7 @@ def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
         "inputSchema": {k: v for k, v in tool.input_schema.items() if k != "$schema"},
     }
     hints = tool.annotations or types.ToolAnnotations()
-    # Only hints that differ from the protocol's default, and help a model, are listed.
+    # Hints that equal the protocol's defaults would tell a model nothing.
     if is_read_only(tool):
         entry["annotations"] = {"readOnlyHint": True}
     if hints.destructive_hint is False:
@@ -1003,47 +957,8 @@ def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
     return entry
 
 
-def fit(answer: JSON, limit: int) -> None:
-    """Bring an answer of `open_toolbox` down to `limit` characters, if possible.
-
-    The servers' own texts are cut to equal shares. If the answer is still too long, the
-    largest server's tools are reduced to a line of description and the names of their
-    arguments, then the next largest server's, until the answer fits. If that is not
-    enough, tools lose the description, and then the arguments, again one server after
-    the other. A tool that is alone keeps its schema.
-    """
-    texts = answer["servers_failed"], answer["instructions"]
-    # All these texts together get a third of the answer. Escapes may double that.
-    room = min(TEXT_LIMIT, limit // 3 // max(sum(map(len, texts)), 1))
-    for name, text in answer["servers_failed"].items():
-        if len(text) > room:
-            # The reason comes first, and the error of a traceback last.
-            answer["servers_failed"][name] = f"{text[: room // 2]}…{text[-room // 2 :]}"
-    for name, text in answer["instructions"].items():
-        answer["instructions"][name] = shorten(text, room)
-    note = answer["note"]
-    by_server: dict[str, list[JSON]] = defaultdict(list)
-    for tool in answer["tools"]:
-        by_server[tool["source_server"]].append(tool)
-    sizes = {name: len(compact(tools)) for name, tools in by_server.items()}
-    for key in ("inputSchema", "description", "arguments"):
-        for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
-            if len(compact(answer)) <= limit or len(answer["tools"]) == 1:
-                return
-            for tool in by_server[name]:
-                if key == "inputSchema":
-                    list_tool(tool)
-                del tool[key]
-            listed = [n for n in by_server if "inputSchema" not in by_server[n][0]]
-            names = f"Without schemas: {', '.join(listed)} (`?`: optional argument)."
-            how = "Call such a tool if its arguments are clear, or get its schema from"
-            example = by_server[name][-1]["name"]
-            how += f" open_toolbox with its name in `tools`, such as {example}."
-            answer["note"] = f"{note} {names} {how}".strip()
-
-
 def list_tool(tool: JSON) -> None:
-    """Shorten a tool to a line of description and the names of its arguments."""
+    """Reduce a tool to a line of description and the names of its arguments."""
     whole = tool["description"].strip()
     line = whole.partition("\n")[0][:79]
     tool["description"] = shorten(whole, len(line))
@@ -1051,28 +966,78 @@ def list_tool(tool: JSON) -> None:
     # The arguments of a schema of an unusual form are not shown.
     with suppress(AttributeError, TypeError):
         tool["arguments"] = list_arguments(tool["inputSchema"])
-    for key in ("source_server", "toolbox_name", "annotations"):
+    for key in ("inputSchema", "source_server", "toolbox_name", "annotations"):
         tool.pop(key, None)
 
 
 def list_arguments(schema: JSON) -> str:
-    """The arguments of a tool as a text, such as `path, mode: a|b, limit?`.
-
-    `?` is behind the name of an optional one.
-    """
+    """The arguments of a tool as a text, such as `path, mode: a|b, limit?`."""
     arguments = []
     # Servers in Go write null for what is empty.
     required = schema.get("required") or []
     for name, argument in (schema.get("properties") or {}).items():
-        mark = "" if name in required else "?"
+        text = name if name in required else f"{name}?"
         # An optional enumeration is part of a union, and a list has one in its items.
         parts = [argument, argument.get("items", {}), *argument.get("anyOf", [])]
-        values = [value for part in parts for value in part.get("enum", [])]
-        texts = [compact(value).strip('"') for value in values[:5]]
+        values: list[Any] = []
+        for part in parts:
+            values += part.get("enum", [])
+        shown = [compact(value).strip('"') for value in values[:5]]
         if len(values) > 5:
-            texts.append("…")
-        arguments.append(f"{name}{mark}: {'|'.join(texts)}".removesuffix(": "))
+            shown.append("…")
+        if shown:
+            text += f": {'|'.join(shown)}"
+        arguments.append(text)
     return ", ".join(arguments)
+
+
+# The steps in which the tools of an answer are shortened, down to their names.
+_SHORTENINGS: list[Callable[[JSON], object]] = [
+    list_tool,
+    lambda tool: tool.pop("description"),
+    lambda tool: tool.pop("arguments"),
+]
+_LISTED = (
+    "Without schemas: {} (`?`: optional argument). Call such a tool if its arguments "
+    "are clear, or get its schema by its name in `tools` of open_toolbox, such as {}."
+)
+
+
+def fit(answer: JSON, limit: int) -> None:
+    """Bring an answer of `open_toolbox` down to `limit` characters, if possible.
+
+    The first step is applied to the tools of the largest server, then to those of the
+    next largest, and so on, until the answer fits. The other steps follow in the same
+    way. A tool that is alone stays whole.
+    """
+    cut_texts(answer["servers_failed"], answer["instructions"], limit // 3)
+    by_server: dict[str, list[JSON]] = defaultdict(list)
+    for tool in answer["tools"]:
+        by_server[tool["source_server"]].append(tool)
+    sizes = {name: len(compact(tools)) for name, tools in by_server.items()}
+    largest_first = sorted(sizes, key=lambda name: sizes[name], reverse=True)
+    note = answer["note"]
+    listed = set()
+    for shorten_tool in _SHORTENINGS:
+        for name in largest_first:
+            if len(compact(answer)) <= limit or len(answer["tools"]) == 1:
+                return
+            for tool in by_server[name]:
+                shorten_tool(tool)
+            listed.add(name)
+            told = _LISTED.format(", ".join(sorted(listed)), tool["name"])
+            answer["note"] = f"{note} {told}".strip()
+
+
+def cut_texts(failures: JSON, manuals: JSON, room: int) -> None:
+    """Cut reasons of failures and servers' instructions to equal shares of `room`."""
+    share = min(TEXT_LIMIT, room // max(len(failures) + len(manuals), 1))
+    for name, text in failures.items():
+        if len(text) > share:
+            # The reason comes first, and the error of a traceback last.
+            failures[name] = f"{text[: share // 2]}…{text[-share // 2 :]}"
+    for name, text in manuals.items():
+        manuals[name] = shorten(text, share)
 
 
 def shorten(text: str, limit: int) -> str:
@@ -1088,29 +1053,25 @@ def compact(value: Any) -> str:
 # === MCP server =======================================================================
 # The workbench as an MCP server: the two meta-tools on the SDK's low-level `Server`.
 # Only this section turns errors into results of tools, and it masks their texts.
+# Clients add keys of their own to arguments, which `**_` and `**more` take.
 
 
 class OwnTool(NamedTuple):
-    """A tool of this program.
-
-    The adapter validates a call's arguments by the function's parameters and calls it.
-    """
+    """A tool of this program. The adapter checks a call's arguments, and calls it."""
 
     declaration: types.Tool
     adapter: TypeAdapter[Any]
 
 
 def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> OwnTool:
-    """Make a tool of an async function.
+    """Make a tool of an async function: its name, docstring and parameters.
 
-    The tool has the function's name and docstring, and an input schema of its
-    parameters. The first parameter, `context`, is the SDK's request context.
+    The first parameter, `context`, is the SDK's request context, and not in the schema.
     """
-    # A client does not send the context, so the schema is of the other parameters.
     without_context = functools.partial(function, None)
     schema = TypeAdapter(cast(Any, without_context)).json_schema()
     for part in (schema, *schema["properties"].values()):
-        # The model reads the schema and needs neither key.
+        # Both keys would only cost a model's context.
         part.pop("title", None)
         part.pop("additionalProperties", None)
     declaration = types.Tool(name=function.__name__, title=title, input_schema=schema)
@@ -1121,9 +1082,8 @@ def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> OwnTool:
 def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
     """A low-level MCP server of these tools. The texts of their errors are masked.
 
-    A tool is called with the request's context and its validated arguments. An error
-    becomes a result with `isError`. Only an `MCPError` is passed on, with its data as
-    they are.
+    An `MCPError` is passed on, with its data as they are. Any other error becomes a
+    result with `isError`.
     """
     adapters = {tool.declaration.name: tool.adapter for tool in tools}
 
@@ -1136,16 +1096,14 @@ def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
             raise MCPError(types.INVALID_PARAMS, text)
         given = ArgsKwargs((context,), params.arguments)
         try:
-            # The adapter checks the arguments and calls the async function. The
-            # coroutine that it returns is awaited here.
+            # The adapter calls an async function, and so returns a coroutine.
             result = await adapters[params.name].validate_python(given)
         except MCPError as error:
             raise MCPError(error.code, mask(error.message), error.data) from None
         except (ValidationError, ToolError) as error:
             result = text_result(mask(explain(error)), is_error=True)
         except Exception as error:
-            # The SDK would make an error of the protocol of it, which tells a model
-            # nothing.
+            # The SDK would make "Internal server error" of it.
             log.debug("Tool '%s' failed", params.name, exc_info=True)
             text = f"Tool '{params.name}' failed: {error!r}"
             result = text_result(mask(text), is_error=True)
@@ -1161,20 +1119,14 @@ def text_result(text: str, is_error: bool = False) -> JSON:
 
 
 def _decode(value: Any) -> Any:
-    """The JSON that a string holds; any other value unchanged.
-
-    Models send lists and objects as strings.
-    """
+    """The JSON in a string, as models send it; any other value unchanged."""
     with suppress(TypeError, ValueError):
         value = from_json(value)
     return value
 
 
 def _as_object(value: Any) -> Any:
-    decoded = _decode(value) or {}
-    if isinstance(decoded, dict):
-        return decoded
-    raise ValueError(f'expected a JSON object such as {{"a": 1}}, not {value!r:.99}')
+    return _decode(value) or {}
 
 
 def _as_list(value: Any) -> Any:
@@ -1188,16 +1140,12 @@ _Patterns = Annotated[list[str], BeforeValidator(_as_list), Field(default=["*"])
 
 
 def _begin_request(context: Any) -> Workbench:
-    """The workbench of a request. If the client can be asked, servers now ask it."""
+    """The workbench of a request, whose session now gets the servers' questions."""
     workbench: Workbench = context.lifespan_context
     # A client that insists on 2026-07-28 can be neither asked nor sent logs.
     if context.session.can_send_request:
         workbench.shared.client = context.session
     return workbench
-
-
-# Clients add keys of their own to the arguments of every tool. `**_` and `**more` take
-# these keys, and are not in the schemas.
 
 
 async def open_toolbox(
@@ -1214,7 +1162,7 @@ async def open_toolbox(
     return text_result(compact(answer))
 
 
-# Errors of a server that are passed to the client, because they ask the client to act.
+# Errors of a server that ask the client to act, not the model.
 _FOR_CLIENT = (types.URL_ELICITATION_REQUIRED, types.MISSING_REQUIRED_CLIENT_CAPABILITY)
 # `_meta` keys that apply to one hop and are not forwarded.
 _ONE_HOP = re.compile(r"progressToken$|io\.modelcontextprotocol/")
@@ -1234,7 +1182,7 @@ async def use_tool(
     try:
         server = workbench.find_server(toolbox_name, tool_name)
         tool = server.tools.get(tool_name.removeprefix(server.prefix))
-        # Models forget `arguments`. Without this error, the server would get none.
+        # Models forget `arguments`, and the server would get none.
         if tool and not arguments:
             known = tool.input_schema.get("properties") or {}
             misplaced = ", ".join(sorted(more.keys() & known))
@@ -1251,13 +1199,10 @@ async def use_tool(
 
 
 def instructions(config: WorkbenchConfig) -> str:
-    """The plain text about the toolboxes that a client gets when it connects.
-
-    https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#initialization
-    """
+    """The plain text about the toolboxes that a client gets when it connects."""
     if not config.toolboxes:
         return f"No toolboxes configured. Add them to 'toolboxes' in {config.source}."
-    # Some clients show their model this line alone.
+    # Codex shows its model the first 250 characters of the first line alone.
     how = "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
     names = ", ".join(config.toolboxes)
     lines = [f"{how} Toolboxes: {names}", "\nAvailable Toolboxes:"]
@@ -1274,8 +1219,8 @@ def meta_tools(config: WorkbenchConfig) -> list[OwnTool]:
     """The two meta-tools, with the names of the toolboxes in the schema."""
     opening = make_tool(open_toolbox, "Open Toolbox")
     using = make_tool(use_tool, "Use Tool")
-    # A client would start the same servers itself, without asking a person. A tool that
-    # is not declared read-only would be asked about.
+    # Clients ask a person about a tool that is not declared read-only, but start the
+    # same servers themselves without asking.
     opening.declaration.annotations = types.ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True
     )
@@ -1292,10 +1237,7 @@ def meta_tools(config: WorkbenchConfig) -> list[OwnTool]:
 
 
 def create_server(config: WorkbenchConfig) -> Server[Any]:
-    """The workbench as a low-level MCP server, to be run for one client.
-
-    Each run has a workbench of its own, whose servers are stopped when the run ends.
-    """
+    """The workbench as a low-level MCP server, of which each run serves one client."""
 
     async def set_level(context: Any, params: types.SetLevelRequestParams) -> JSON:
         context.lifespan_context.shared.log_level = params.level
@@ -1303,10 +1245,9 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 
     async def roots_changed(context: Any, _: object) -> None:
         workbench: Workbench = context.lifespan_context
-        for server in workbench.all_servers():
-            # A server that is still starting has not asked for the roots yet.
-            if server.connection.state is State.UP:
-                workbench.task_group.start_soon(server.connection.tell_roots_changed)
+        # A server that is still starting has not asked for the roots yet.
+        for server in in_state(State.UP, workbench.servers):
+            workbench.task_group.start_soon(server.connection.tell_roots_changed)
 
     server = tool_server("mcp-workbench", meta_tools(config), config.mask)
     server.instructions = instructions(config)
@@ -2792,7 +2733,7 @@ async def check(config: WorkbenchConfig) -> int:
     none of its tools, or if there is no server.
     """
     async with running_workbench(config) as workbench:
-        servers = workbench.all_servers()
+        servers = workbench.servers
         if not servers:
             print(f"No server is configured in {config.source}.")
             return 1
@@ -2834,7 +2775,7 @@ async def _check_server(server: DownstreamServer) -> str:
             noun = "tool " if len(tools) == 1 else "tools"
             size = _cost(len(compact(answer).encode()))
             lines = [f"{len(tools):4} {noun} {size}"]
-    width = max(len(_short_name(other)) for other in server.workbench.all_servers())
+    width = max(len(_short_name(other)) for other in server.workbench.servers)
     start = f"{name:{width}}  {verdict} {seconds:6.1f} s"
     print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
     return failed
@@ -2859,7 +2800,7 @@ async def _tell_progress(servers: Servers) -> None:
 def _print_context(workbench: Workbench) -> None:
     """Print what a model's context holds with the workbench, and without."""
     own = [tool.declaration for tool in meta_tools(workbench.config)]
-    tools = [t for s in workbench.all_servers() for t in s.connection.tools.values()]
+    tools = [t for s in workbench.servers for t in s.connection.tools.values()]
     # Clients pass on only these parts of a tool's declaration to a model.
     parts = {"__all__": {"name", "description", "input_schema"}}
     before = to_json(own, include=parts) + instructions(workbench.config).encode()
