@@ -788,13 +788,11 @@ class Workbench:
     config: WorkbenchConfig
     shared: Shared
     task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
+    # By name, the toolboxes that were used. Each of their servers starts when needed.
+    open_toolboxes: dict[str, Servers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.file_time = modification_time(self.config.source)
-        self.servers: Servers = []
-        for toolbox, its in self.config.toolboxes.items():
-            for name, server in its.servers.items():
-                self.servers.append(DownstreamServer(toolbox, name, server, self))
 
     def servers_of(self, name: str) -> Servers:
         """The servers of a toolbox. Raises `ToolError` if it is not configured."""
@@ -804,7 +802,17 @@ class Workbench:
             if modification_time(self.config.source) != self.file_time:
                 text += f". {self.config.source} has changed: restart the workbench"
             raise ToolError(text)
-        return [server for server in self.servers if server.toolbox_name == name]
+        if name not in self.open_toolboxes:
+            self.open_toolboxes[name] = [
+                DownstreamServer(name, server, config, self)
+                for server, config in self.config.toolboxes[name].servers.items()
+            ]
+        return self.open_toolboxes[name]
+
+    def all_servers(self) -> Servers:
+        """All configured servers, without starting them."""
+        toolboxes = map(self.servers_of, self.config.toolboxes)
+        return [server for servers in toolboxes for server in servers]
 
     async def open(
         self, toolbox: str, patterns: list[str], on_progress: ProgressFnT
@@ -931,7 +939,8 @@ def compose_note(answer: JSON, servers: Servers, patterns: list[str]) -> str:
         how = "Call open_toolbox again to get their tools."
         sentences.append(f"Still starting: {server.server_name}. {how}")
         # The output may have the address of a sign-in.
-        sentences.append(f"Its output: {server.connection.last_line()!r}.")
+        output = shorten(server.connection.last_line(), 4_000 // len(starting))
+        sentences.append(f"Its output: {output!r}.")
     return " ".join(sentences)
 
 
@@ -1199,7 +1208,10 @@ async def use_tool(
 
 
 def instructions(config: WorkbenchConfig) -> str:
-    """The plain text about the toolboxes that a client gets when it connects."""
+    """The plain text about the toolboxes that a client gets when it connects.
+
+    https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#initialization
+    """
     if not config.toolboxes:
         return f"No toolboxes configured. Add them to 'toolboxes' in {config.source}."
     # Codex shows its model the first 250 characters of the first line alone.
@@ -1246,7 +1258,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
     async def roots_changed(context: Any, _: object) -> None:
         workbench: Workbench = context.lifespan_context
         # A server that is still starting has not asked for the roots yet.
-        for server in in_state(State.UP, workbench.servers):
+        for server in in_state(State.UP, workbench.all_servers()):
             workbench.task_group.start_soon(server.connection.tell_roots_changed)
 
     server = tool_server("mcp-workbench", meta_tools(config), config.mask)
@@ -2733,7 +2745,7 @@ async def check(config: WorkbenchConfig) -> int:
     none of its tools, or if there is no server.
     """
     async with running_workbench(config) as workbench:
-        servers = workbench.servers
+        servers = workbench.all_servers()
         if not servers:
             print(f"No server is configured in {config.source}.")
             return 1
@@ -2775,7 +2787,7 @@ async def _check_server(server: DownstreamServer) -> str:
             noun = "tool " if len(tools) == 1 else "tools"
             size = _cost(len(compact(answer).encode()))
             lines = [f"{len(tools):4} {noun} {size}"]
-    width = max(len(_short_name(other)) for other in server.workbench.servers)
+    width = max(len(_short_name(other)) for other in server.workbench.all_servers())
     start = f"{name:{width}}  {verdict} {seconds:6.1f} s"
     print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
     return failed
@@ -2800,7 +2812,7 @@ async def _tell_progress(servers: Servers) -> None:
 def _print_context(workbench: Workbench) -> None:
     """Print what a model's context holds with the workbench, and without."""
     own = [tool.declaration for tool in meta_tools(workbench.config)]
-    tools = [t for s in workbench.servers for t in s.connection.tools.values()]
+    tools = [t for s in workbench.all_servers() for t in s.connection.tools.values()]
     # Clients pass on only these parts of a tool's declaration to a model.
     parts = {"__all__": {"name", "description", "input_schema"}}
     before = to_json(own, include=parts) + instructions(workbench.config).encode()
