@@ -2672,6 +2672,7 @@ _LOG_LINES = 1000  # that nobody has read; any further line is dropped
 _REFUSAL_TIMEOUT = 5.0  # for a client to read why it is not served
 Work = Awaitable[int | None]
 OnLine = Callable[[bytes], None]
+_PROBE = "server/discover"  # the first message of clients that know the newer era
 # The options that go together, but for --verbose, which goes with all.
 _MODES = [{"config", "read_only", "check"}, {"config", "read_only", "call"}]
 _MODES += [{"toolbox", "http"}, {"login"}]
@@ -2687,44 +2688,35 @@ async def stdio_streams() -> AsyncIterator[Streams]:
     Two threads read and write. The reader notices the end of stdin even while the event
     loop is busy, though not during the parsing of one message. The writer alone waits
     for a client that does not read stdout: if `send` waited, so would everything that
-    sends, even the shutdown. When the block is left, `tasks` waits for the writer,
-    which ends with the empty line. The SDK's own stdio streams are not used, because
-    they cannot be left before the end of stdin.
+    sends, even the shutdown. The SDK's own stdio streams are not used, because they
+    cannot be left before the end of stdin.
     """
     loop = asyncio.get_running_loop()
     received: asyncio.Queue[bytes] = asyncio.Queue()
-    unsent: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def receive(line: bytes) -> None:
         loop.call_soon_threadsafe(received.put_nowait, line)
 
+    async def send(item: SessionMessage) -> None:
+        writer.submit(_write_stdout, dump_message(item.message) + b"\n", receive)
+
     async def messages() -> Messages:
         while line := await received.get():
             message = read_message(line)
-            if not message:
-                continue
-            if not isinstance(message, types.JSONRPCRequest):
-                yield SessionMessage(message)
-            elif message.method == "server/discover":
+            if isinstance(message, types.JSONRPCRequest) and message.method == _PROBE:
                 # The SDK would begin the newer era, and refuse `initialize` in it.
                 await send(refuse(message, types.METHOD_NOT_FOUND, "No such method"))
-            else:
+            elif message:
                 yield SessionMessage(message)
         # At the end of stdin, the SDK cancels the calls in flight. If a remote server
         # does not answer, the SDK tries for seconds to tell it of that. Without this
         # timer, no other server would be stopped meanwhile.
-        loop.call_later(0.05, tasks.cancel_scope.cancel)
-
-    async def send(item: SessionMessage) -> None:
-        unsent.put(dump_message(item.message) + b"\n")
+        loop.call_later(0.05, scope.cancel)
 
     _thread.start_new_thread(_read_stdin, (receive,))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(anyio.to_thread.run_sync, _write_stdout, unsent, receive)
-        try:
-            yield Streams(messages(), send)
-        finally:
-            unsent.put(b"")
+    # The end of this block waits until `writer` has written everything.
+    with ThreadPoolExecutor(1) as writer, anyio.CancelScope() as scope:
+        yield Streams(messages(), send)
 
 
 def _read_stdin(receive: OnLine) -> None:
@@ -2736,14 +2728,14 @@ def _read_stdin(receive: OnLine) -> None:
     receive(b"")
 
 
-def _write_stdout(lines: queue.SimpleQueue[bytes], receive: OnLine) -> None:
-    """Write lines, until an empty one comes or stdout is closed. Then end `messages`."""
-    with suppress(OSError):
-        while line := lines.get():
-            sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
-    start_countdown()
-    receive(b"")
+def _write_stdout(line: bytes, receive: OnLine) -> None:
+    """Write a line. A stdout that is closed counts as the end of stdin."""
+    try:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+    except OSError:
+        start_countdown()
+        receive(b"")
 
 
 def refuse(request: types.JSONRPCRequest, code: int, why: str) -> SessionMessage:
@@ -2775,11 +2767,12 @@ async def refuse_client(why: str) -> int:
 
 async def serve_http(host: str, port: int) -> None:
     """Serve the built-in toolbox over HTTP."""
-    log.info("Toolbox at http://%s:%s/mcp", host, port)
+    log.info("Starting the toolbox at http://%s:%s/mcp", host, port)
     if not LOOPBACK.fullmatch(host):
         log.warning("No authentication: bind to %s in a trusted environment only", host)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    config = uvicorn.Config(toolbox_app(host), host, port, log_config=None)
+    app = toolbox_app(host)
+    config = uvicorn.Config(app, host.strip("[]"), port, log_config=None)
     # Without a timeout, uvicorn would wait for the open streams.
     config.timeout_graceful_shutdown = 1
     await uvicorn.Server(config).serve()
@@ -2788,8 +2781,7 @@ async def serve_http(host: str, port: int) -> None:
 async def check(config: WorkbenchConfig) -> int:
     """Start all servers side by side, and print a line for each as it settles.
 
-    Returns the exit status: 1 if a server has failed, if the `toolFilters` of one match
-    none of its tools, or if there is no server.
+    Returns the exit status: 1 if a server is not ok, or if there is none.
     """
     async with running_workbench(config) as workbench:
         servers = workbench.all_servers()
@@ -2799,12 +2791,36 @@ async def check(config: WorkbenchConfig) -> int:
         workbench.task_group.start_soon(_tell_progress, servers)
         results = await asyncio.gather(*map(_check_server, servers))
         failed = list(filter(None, results))
-        ok = len(servers) - len(failed)
-        summary = f"{ok} ok, {len(failed)} failed: {', '.join(failed)}"
-        print(summary.removesuffix(", 0 failed: "))
-        if ok:
+        summary = f"{len(servers) - len(failed)} ok"
+        if failed:
+            summary += f", {len(failed)} failed: {', '.join(failed)}"
+        print(summary)
+        if len(failed) < len(servers):
             _print_context(workbench)
     return int(bool(failed))
+
+
+async def _check_server(server: DownstreamServer) -> str:
+    """Start a server, and print a line about it; return its name if it is not ok."""
+    began = anyio.current_time()
+    await server.start().reach(State.UP)
+    seconds = anyio.current_time() - began
+    failed = name = _short_name(server)
+    verdict = "FAILED"
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        verdict = "\x1b[31mFAILED\x1b[0m"
+    text = _find_fault(server)
+    if not text:
+        failed = ""
+        verdict = "ok    "
+        answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
+        noun = "tool " if len(server.tools) == 1 else "tools"
+        text = f"{len(server.tools):4} {noun} {_cost(len(compact(answer).encode()))}"
+    width = max(len(_short_name(other)) for other in server.workbench.all_servers())
+    first, *output = text.split("\n")
+    start = f"{name:{width}}  {verdict} {seconds:6.1f} s"
+    print(f"{start}  {first:.300}", *output, sep="\n    ")
+    return failed
 
 
 def _short_name(server: DownstreamServer) -> str:
@@ -2812,32 +2828,13 @@ def _short_name(server: DownstreamServer) -> str:
     return server.name.removeprefix(f"{server.server_name}/")
 
 
-async def _check_server(server: DownstreamServer) -> str:
-    """Start a server and print a line about it; return its name if it has failed."""
-    began = anyio.current_time()
-    connection = server.start()
-    await connection.reach(State.UP)
-    seconds = anyio.current_time() - began
-    failed = name = _short_name(server)
-    verdict = "FAILED"
-    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-        verdict = "\x1b[31mFAILED\x1b[0m"
-    # The first line is the reason, and the others are the server's output.
-    lines = connection.why_not_up("\n").split("\n")
-    if connection.state is State.UP:
-        lines = ["its toolFilters match none of its tools"]
-        tools = server.tools
-        if connection.tools or server.config.tool_filters == ["*"]:
-            failed = ""
-            verdict = "ok    "
-            answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
-            noun = "tool " if len(tools) == 1 else "tools"
-            size = _cost(len(compact(answer).encode()))
-            lines = [f"{len(tools):4} {noun} {size}"]
-    width = max(len(_short_name(other)) for other in server.workbench.all_servers())
-    start = f"{name:{width}}  {verdict} {seconds:6.1f} s"
-    print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
-    return failed
+def _find_fault(server: DownstreamServer) -> str:
+    """Why a server is not ok, and then the lines of its output; empty if it is ok."""
+    if server.connection.state is not State.UP:
+        return server.connection.why_not_up("\n")
+    if not server.connection.tools and server.config.tool_filters != ["*"]:
+        return "its toolFilters match none of its tools"
+    return ""
 
 
 async def _tell_progress(servers: Servers) -> None:
@@ -2863,12 +2860,11 @@ def _print_context(workbench: Workbench) -> None:
     # Clients pass on only these parts of a tool's declaration to a model.
     parts = {"__all__": {"name", "description", "input_schema"}}
     before = to_json(own, include=parts) + instructions(workbench.config).encode()
-    natively = to_json(tools, include=parts)
+    natively = len(to_json(tools, include=parts))
     print("A model's context holds:")
-    print(f"{_cost(len(before))} before anything is opened")
-    how = f"if all {len(tools)} tools are loaded at once"
-    print(f"{_cost(len(natively))} natively, {how}")
-    print(f"{_cost(len(natively) - len(before))} saved until a toolbox is opened")
+    print(_cost(len(before)), "before anything is opened")
+    print(_cost(natively), f"natively, if all {len(tools)} tools are loaded at once")
+    print(_cost(natively - len(before)), "saved until a toolbox is opened")
 
 
 def _cost(size: int) -> str:
@@ -2991,11 +2987,11 @@ class _MaskedLog(logging.handlers.QueueHandler):
     event loop with it. When too many lines are waiting, new ones are dropped.
     """
 
-    config = WorkbenchConfig({})  # whose secrets are masked; `main` sets another one
+    mask: Mask = str  # replaced by that of the configuration
     queue: queue.Queue[logging.LogRecord]
 
     def format(self, record: logging.LogRecord) -> str:
-        return self.config.mask(super().format(record))
+        return self.mask(super().format(record))
 
     def flush(self) -> None:
         """Wait a moment for the lines that were logged last."""
@@ -3005,10 +3001,7 @@ class _MaskedLog(logging.handlers.QueueHandler):
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line.
-
-    Ends the program if options do not go together.
-    """
+    """Read the command line, or end the program with what is wrong in it."""
     usage = "%(prog)s [CONFIG] [OPTION...], see --help"
     parser = argparse.ArgumentParser(usage=usage, add_help=False)
     # The help is the docstring of this file, as it is.
@@ -3033,11 +3026,11 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def _http_address(text: str) -> tuple[str, int]:
-    """The host and the port of `[HOST:]PORT`."""
+    """The host and the port of `[HOST:]PORT`. An IPv6 host keeps its brackets."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) not in range(1, 65536):
         raise argparse.ArgumentTypeError(f"expected [HOST:]PORT, found {text}")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    return host or "127.0.0.1", int(port)
 
 
 def set_up_process() -> None:
@@ -3070,8 +3063,9 @@ def choose_work(options: argparse.Namespace, handler: _MaskedLog) -> Work:
         return serve_stdio(create_toolbox_server())
     if options.login:
         return log_in(options.login)
-    found = find_config(options.config)
-    config = handler.config = replace(found, read_only=options.read_only)
+    config = find_config(options.config)
+    config.read_only = options.read_only
+    handler.mask = config.mask
     if options.check:
         return check(config)
     if options.call:
