@@ -2392,7 +2392,7 @@ class SignIn(httpx2.Auth):
         """The stored sign-in; empty if there is no file, or a broken one."""
         with suppress(OSError, ValueError, TypeError, LookupError):
             stored: JSON = from_json(self._path.read_bytes())
-            self._learn(stored["access_token"], stored["refresh_token"] or "")
+            self._learn(stored["access_token"], stored["refresh_token"])
             return stored
         return {}
 
@@ -2434,8 +2434,7 @@ class SignIn(httpx2.Auth):
         may count as stolen, and end the sign-in.
         """
         with open(self._path.with_suffix(".lock"), "ab") as file:  # noqa: ASYNC230
-            while not _try_lock(file):
-                await anyio.sleep(0.05)
+            await _lock(file)
             # Another process may have refreshed the tokens while this one waited.
             stored = self.load()
             if stored != refused:
@@ -2491,19 +2490,21 @@ class _Transport(httpx2.AsyncBaseTransport):
         return await transport.handle_async_request(request)
 
 
-def _try_lock(file: IO[bytes]) -> bool:
-    """Lock a file until it is closed, unless another process has locked it."""
-    with suppress(OSError if sys.platform == "win32" else BlockingIOError):
-        if sys.platform == "win32":
-            import msvcrt
+async def _lock(file: IO[bytes]) -> None:
+    """Lock a file until it is closed, as soon as no other process has locked it."""
+    while True:
+        # A locked file raises the first error on POSIX, and the second on Windows.
+        with suppress(BlockingIOError, PermissionError):
+            if sys.platform == "win32":
+                import msvcrt
 
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        await anyio.sleep(0.05)
 
 
 class Login:
@@ -2515,7 +2516,7 @@ class Login:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._returned: asyncio.Future[JSON] = asyncio.Future()
+        self._returned: asyncio.Queue[JSON] = asyncio.Queue()
 
     async def _forget(self, *_: object) -> None:
         """Each login begins anew, and `run` returns what is to be stored."""
@@ -2534,11 +2535,14 @@ class Login:
         way = self._show, self._wait
         provider = OAuthClientProvider(self._url, metadata, cast(Any, self), *way)
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-        http = httpx2.AsyncClient(transport=_Transport(), auth=provider)
-        http.timeout = httpx2.Timeout(TOKEN_TIMEOUT)
+        http = httpx2.AsyncClient(
+            transport=_Transport(),
+            auth=provider,
+            timeout=TOKEN_TIMEOUT,
+            event_hooks={"response": [self._refuse]},
+        )
         try:
             async with http:
-                http.event_hooks = {"response": [self._refuse]}
                 await http.post(self._url, headers=HEADERS, json=ping)
         finally:
             listener.close()
@@ -2572,14 +2576,14 @@ class Login:
         head = await reader.readuntil(b"\r\n\r\n")
         query = dict(httpx2.URL(head.split()[1].decode()).params)
         # Browsers ask for an icon as well.
-        if query.keys() & {"code", "error"} and not self._returned.done():
-            self._returned.set_result(query)
+        if query.keys() & {"code", "error"}:
+            self._returned.put_nowait(query)
         text = b"Close this page. The terminal says whether you are signed in."
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + text)
         writer.close()
 
     async def _wait(self) -> auth.AuthorizationCodeResult:
-        query = await self._returned
+        query = await self._returned.get()
         if "error" in query:
             raise ToolError(query.get("error_description") or query["error"])
         return auth.AuthorizationCodeResult.model_validate(query)
@@ -2620,12 +2624,7 @@ def create_toolbox_server() -> Server[Any]:
 
 
 def toolbox_app(bound_to: str) -> ASGIApp:
-    """The built-in toolbox as an ASGI application: Streamable HTTP, and older SSE.
-
-    Bound to loopback, the application answers to the names of this machine only.
-    Elsewhere, any Host is served, but no request with an Origin, because its page may
-    be of another site.
-    """
+    """The built-in toolbox as an ASGI application: Streamable HTTP, and older SSE."""
     server = create_toolbox_server()
     # Without a host, the SDK leaves the checks of Host and Origin to us.
     http = server.streamable_http_app(host="")
@@ -2646,11 +2645,7 @@ def toolbox_app(bound_to: str) -> ASGIApp:
             return await http(scope, receive, send)
         request = Request(scope)
         route = f"{request.method} {request.url.path}"
-        host = request.headers.get("host", "")
-        allowed: list[str | None] = [None]
-        if LOOPBACK.fullmatch(bound_to):
-            allowed = [None, f"http://{host}"] if LOOPBACK.fullmatch(host) else []
-        if request.headers.get("origin") not in allowed:
+        if not _is_allowed(request, bound_to):
             await Response("Invalid Host or Origin", 403)(scope, receive, send)
         elif request.url.path == "/mcp/messages":
             query = scope["query_string"].replace(b"sessionId=", b"session_id=")
@@ -2663,6 +2658,19 @@ def toolbox_app(bound_to: str) -> ASGIApp:
             await http(scope, receive, send)
 
     return app
+
+
+def _is_allowed(request: Request, bound_to: str) -> bool:
+    """Whether a request comes from no page of another site.
+
+    Bound to loopback, the toolbox answers to the names of this machine only. Elsewhere,
+    any Host is served, but no Origin, because no page belongs to the toolbox.
+    """
+    host = request.headers.get("host", "")
+    origin = request.headers.get("origin")
+    if LOOPBACK.fullmatch(bound_to):
+        return bool(LOOPBACK.fullmatch(host)) and origin in (None, f"http://{host}")
+    return origin is None
 
 
 # === Running ==========================================================================
