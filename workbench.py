@@ -2676,7 +2676,6 @@ def _is_allowed(request: Request, bound_to: str) -> bool:
 # === Running ==========================================================================
 # The command line, stdin and stdout, the end of the process, and the log.
 
-_LOG_LINES = 1000  # that nobody has read; any further line is dropped
 _REFUSAL_TIMEOUT = 5.0  # for a client to read why it is not served
 Work = Awaitable[int | None]
 OnLine = Callable[[bytes], None]
@@ -2690,19 +2689,20 @@ _MODES += [{"toolbox", "http"}, {"login"}]
 async def stdio_streams() -> AsyncIterator[Streams]:
     """The client's messages on stdin, and the way to its stdout.
 
-    The end of either ends the messages, starts the countdown, and a moment later
-    cancels the block. A stdout that is closed is noticed at the next write.
+    The end of either ends the messages, and a moment later cancels the block. A stdout
+    that is closed is noticed at the next write.
 
     Two threads read and write. The reader notices the end of stdin even while the event
-    loop is busy, though not during the parsing of one message. The writer alone waits
-    for a client that does not read stdout: if `send` waited, so would everything that
-    sends, even the shutdown. The SDK's own stdio streams are not used, because they
-    cannot be left before the end of stdin.
+    loop is busy. The writer alone waits for a client that does not read stdout: if
+    `send` waited, so would everything that sends, even the shutdown. The SDK's own
+    stdio streams cannot be left before the end of stdin.
     """
     loop = asyncio.get_running_loop()
     received: asyncio.Queue[bytes] = asyncio.Queue()
 
     def receive(line: bytes) -> None:
+        if not line:  # the end
+            _thread.start_new_thread(_count_down, (0,))
         loop.call_soon_threadsafe(received.put_nowait, line)
 
     async def send(item: SessionMessage) -> None:
@@ -2732,7 +2732,6 @@ def _read_stdin(receive: OnLine) -> None:
     with suppress(OSError):
         for line in sys.stdin.buffer:
             receive(line)
-    start_countdown()
     receive(b"")
 
 
@@ -2742,7 +2741,6 @@ def _write_stdout(line: bytes, receive: OnLine) -> None:
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
     except OSError:
-        start_countdown()
         receive(b"")
 
 
@@ -2811,38 +2809,34 @@ async def check(config: WorkbenchConfig) -> int:
 async def _check_server(server: DownstreamServer) -> str:
     """Start a server, and print a line about it; return its name if it is not ok."""
     began = anyio.current_time()
-    await server.start().reach(State.UP)
+    connection = server.start()
+    await connection.reach(State.UP)
     seconds = anyio.current_time() - began
     failed = name = _short_name(server)
     verdict = "FAILED"
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         verdict = "\x1b[31mFAILED\x1b[0m"
-    text = _find_fault(server)
-    if not text:
+    if connection.state is not State.UP:
+        # The first line is the reason, and the others are the server's output.
+        text = connection.why_not_up("\n")
+    elif not connection.tools and server.config.tool_filters != ["*"]:
+        text = "its toolFilters match none of its tools"
+    else:
         failed = ""
         verdict = "ok    "
         answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
         noun = "tool " if len(server.tools) == 1 else "tools"
         text = f"{len(server.tools):4} {noun} {_cost(len(compact(answer).encode()))}"
     width = max(len(_short_name(other)) for other in server.workbench.all_servers())
-    first, *output = text.split("\n")
+    first, *others = text.split("\n")
     start = f"{name:{width}}  {verdict} {seconds:6.1f} s"
-    print(f"{start}  {first:.300}", *output, sep="\n    ")
+    print(f"{start}  {first:.300}", *others, sep="\n    ")
     return failed
 
 
 def _short_name(server: DownstreamServer) -> str:
     # In another client's file, each server is a toolbox of its own name.
     return server.name.removeprefix(f"{server.server_name}/")
-
-
-def _find_fault(server: DownstreamServer) -> str:
-    """Why a server is not ok, and then the lines of its output; empty if it is ok."""
-    if server.connection.state is not State.UP:
-        return server.connection.why_not_up("\n")
-    if not server.connection.tools and server.config.tool_filters != ["*"]:
-        return "its toolFilters match none of its tools"
-    return ""
 
 
 async def _tell_progress(servers: Servers) -> None:
@@ -2922,20 +2916,13 @@ async def log_in(url: str) -> int:
 # the end takes longer than `EXIT_TIMEOUT`, the thread kills the servers and exits.
 
 
-def start_countdown(status: int = 0) -> None:
-    """Have the process end in `EXIT_TIMEOUT` seconds, if it has not ended until then.
-
-    Several countdowns may run, and the first one counts.
-    """
-    _thread.start_new_thread(_end_by_force, (status,))
-
-
-def _end_by_force(status: int) -> None:
+def _count_down(status: int) -> None:
     """After `EXIT_TIMEOUT` seconds, kill the group of every child process, and exit.
 
     This function runs in a thread, because the event loop may be busy with large
-    answers. A signal handler starts that thread with `_thread`: `threading.Thread`
-    takes locks, which the interrupted code may hold.
+    answers. Several such threads may run, and the first one ends the process. They are
+    started with `_thread`, because `threading.Thread` takes locks, which the code that
+    a signal interrupts may hold.
 
     The processes are found by their `Popen` objects, and not by a list of ours. Such a
     list would lack a process that has just been started: asyncio hands over a process
@@ -2965,7 +2952,7 @@ async def run_until_end(work: Work, status: int) -> None:
     scope = anyio.CancelScope()
 
     def stop(*_: object) -> None:
-        start_countdown(status)
+        _thread.start_new_thread(_count_down, (status,))
         loop.call_soon_threadsafe(scope.cancel)
 
     # The handlers stay until the end, because a second signal must not stop the
@@ -3010,8 +2997,7 @@ class _MaskedLog(logging.handlers.QueueHandler):
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line, or end the program with what is wrong in it."""
-    usage = "%(prog)s [CONFIG] [OPTION...], see --help"
-    parser = argparse.ArgumentParser(usage=usage, add_help=False)
+    parser = argparse.ArgumentParser(add_help=False)
     # The help is the docstring of this file, as it is.
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
@@ -3021,7 +3007,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--call", nargs="+", metavar=("NAME", "JSON"))
     add("--login", metavar="URL")
     add("--toolbox", action="store_true")
-    add("--http", metavar="[HOST:]PORT", type=_http_address)
+    add("--http", metavar="[HOST:]PORT", type=http_address)
     add("--read-only", action="store_true")
     add("--verbose", action="store_const", const=logging.DEBUG)
     add("--version", action="version", version=f"mcp-workbench {__version__}")
@@ -3033,11 +3019,9 @@ def parse_arguments() -> argparse.Namespace:
     return options
 
 
-def _http_address(text: str) -> tuple[str, int]:
+def http_address(text: str) -> tuple[str, int]:
     """The host and the port of `[HOST:]PORT`. An IPv6 host keeps its brackets."""
     host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) not in range(1, 65536):
-        raise argparse.ArgumentTypeError(f"expected [HOST:]PORT, found {text}")
     return host or "127.0.0.1", int(port)
 
 
@@ -3090,7 +3074,7 @@ def main() -> None:
     # The servers inherit the environment, and a file may name its variables.
     restore_environment()
     is_serving = not any((options.check, options.call, options.login))
-    handler = _MaskedLog(queue.Queue(_LOG_LINES))
+    handler = _MaskedLog(queue.Queue(maxsize=1000))
     logging.raiseExceptions = False  # a full queue is no error
     form = "%(asctime)s %(levelname)s %(message)s"
     # Other loggers are silent, because the SDK logs shortened messages of servers. A
