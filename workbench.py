@@ -2370,10 +2370,9 @@ class SignIn(httpx2.Auth):
     """The sign-in to a remote server, stored in a file.
 
     The file is read for each request. So another process may refresh the tokens, and a
-    new sign-in needs no restart. The SDK's `OAuthClientProvider` does not serve here.
-    While one request waits for its response, the provider's lock makes all others wait.
-    After a restart, the provider does not know the token endpoint. Other processes are
-    unknown to it.
+    new sign-in needs no restart. The SDK's `OAuthClientProvider` does not serve here:
+    its lock makes all requests wait for the response to one, a restart makes it forget
+    the token endpoint, and it does not know of other processes.
     """
 
     def __init__(self, url: str, learn: Callable[..., None]) -> None:
@@ -2381,7 +2380,7 @@ class SignIn(httpx2.Auth):
         # The query may be a secret, which the hint must not show.
         address = url.partition("?")[0]
         words = [sys.executable, os.path.abspath(__file__), "--login", address]
-        # Its double quotes are understood by the shells of all systems.
+        # All shells understand the double quotes of this form.
         command = subprocess.list2cmdline(words)
         self.hint = f"set `headers`, or sign in with: {command}"
         # Clients pass on few variables, so the folder does not depend on XDG_STATE_HOME.
@@ -2397,7 +2396,7 @@ class SignIn(httpx2.Auth):
         return {}
 
     def save(self, stored: JSON) -> None:
-        """Replace the file. Nobody else can read it, and nobody reads a half of it."""
+        """Replace the file, which only the user can read, and nobody half-written."""
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=self._path.parent)
         with open(descriptor, "wb") as file:
@@ -2409,7 +2408,6 @@ class SignIn(httpx2.Auth):
 
         A server that answers 401 has not executed the request. httpx2 sends what this
         generator yields, and `yield` returns the response.
-        https://www.rfc-editor.org/rfc/rfc9110#section-15.5.2
         """
         stored = self.load()
         if stored:
@@ -2430,8 +2428,8 @@ class SignIn(httpx2.Auth):
     async def _renew(self, refused: JSON) -> JSON:
         """The sign-in after its access token was refused; empty if it is over.
 
-        One process at a time refreshes the tokens. A refresh token that is used twice
-        may count as stolen, and end the sign-in.
+        One process at a time refreshes the tokens, because a refresh token that is used
+        twice may count as stolen, and end the sign-in.
         """
         with open(self._path.with_suffix(".lock"), "ab") as file:  # noqa: ASYNC230
             await _lock(file)
@@ -2483,7 +2481,7 @@ class _Transport(httpx2.AsyncBaseTransport):
     """Makes each request through the proxy that its URL needs; see `find_proxy`."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        # A connection that was kept would never be closed.
+        # Nobody closes this transport, so it must keep no connection.
         limits = httpx2.Limits(max_keepalive_connections=0)
         proxy = find_proxy(request.url)
         transport = httpx2.AsyncHTTPTransport(limits=limits, proxy=proxy)
@@ -2535,12 +2533,9 @@ class Login:
         way = self._show, self._wait
         provider = OAuthClientProvider(self._url, metadata, cast(Any, self), *way)
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-        http = httpx2.AsyncClient(
-            transport=_Transport(),
-            auth=provider,
-            timeout=TOKEN_TIMEOUT,
-            event_hooks={"response": [self._refuse]},
-        )
+        http = httpx2.AsyncClient(transport=_Transport(), auth=provider)
+        http.timeout = httpx2.Timeout(TOKEN_TIMEOUT)
+        http.event_hooks = {"response": [self._refuse]}
         try:
             async with http:
                 await http.post(self._url, headers=HEADERS, json=ping)
@@ -2574,10 +2569,8 @@ class Login:
     async def _take(self, reader: asyncio.StreamReader, writer: Any) -> None:
         """Take what the authorization server sends through the browser."""
         head = await reader.readuntil(b"\r\n\r\n")
-        query = dict(httpx2.URL(head.split()[1].decode()).params)
-        # Browsers ask for an icon as well.
-        if query.keys() & {"code", "error"}:
-            self._returned.put_nowait(query)
+        # Browsers ask for an icon as well, but only the first query is used.
+        self._returned.put_nowait(dict(httpx2.URL(head.split()[1].decode()).params))
         text = b"Close this page. The terminal says whether you are signed in."
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + text)
         writer.close()
@@ -2678,7 +2671,6 @@ def _is_allowed(request: Request, bound_to: str) -> bool:
 
 _REFUSAL_TIMEOUT = 5.0  # for a client to read why it is not served
 Work = Awaitable[int | None]
-OnLine = Callable[[bytes], None]
 _PROBE = "server/discover"  # the first message of clients that know the newer era
 # The options that go together, but for --verbose, which goes with all.
 _MODES = [{"config", "read_only", "check"}, {"config", "read_only", "call"}]
@@ -2727,7 +2719,7 @@ async def stdio_streams() -> AsyncIterator[Streams]:
         yield Streams(messages(), send)
 
 
-def _read_stdin(receive: OnLine) -> None:
+def _read_stdin(receive: Callable[[bytes], None]) -> None:
     """Hand on each line of stdin, and an empty one at its end."""
     with suppress(OSError):
         for line in sys.stdin.buffer:
@@ -2735,7 +2727,7 @@ def _read_stdin(receive: OnLine) -> None:
     receive(b"")
 
 
-def _write_stdout(line: bytes, receive: OnLine) -> None:
+def _write_stdout(line: bytes, receive: Callable[[bytes], None]) -> None:
     """Write a line. A stdout that is closed counts as the end of stdin."""
     try:
         sys.stdout.buffer.write(line)
@@ -2761,7 +2753,7 @@ async def refuse_client(why: str) -> int:
 
     Clients show the answer to `initialize`. If the process ended at once instead, they
     would show "connection closed". A client may keep a server that it cannot use, so
-    `_REFUSAL_TIMEOUT` ends it as well.
+    the time is limited.
     """
     with anyio.move_on_after(_REFUSAL_TIMEOUT):
         async with stdio_streams() as streams:
@@ -2912,21 +2904,19 @@ async def log_in(url: str) -> int:
 
 
 # How the process ends: a signal cancels the work, or the end of stdin or stdout ends
-# it. Both stop all servers. Then the process exits. Meanwhile a thread counts down. If
-# the end takes longer than `EXIT_TIMEOUT`, the thread kills the servers and exits.
+# it. Both stop all servers. Then the process exits. Meanwhile a thread counts down.
 
 
 def _count_down(status: int) -> None:
     """After `EXIT_TIMEOUT` seconds, kill the group of every child process, and exit.
 
     This function runs in a thread, because the event loop may be busy with large
-    answers. Several such threads may run, and the first one ends the process. They are
-    started with `_thread`, because `threading.Thread` takes locks, which the code that
-    a signal interrupts may hold.
+    answers. The first of several such threads ends the process. `_thread` starts them,
+    because `threading` takes locks, which the code that a signal interrupts may hold.
 
-    The processes are found by their `Popen` objects, and not by a list of ours. Such a
-    list would lack a process that has just been started: asyncio hands over a process
-    after several turns of the event loop, in which it connects the pipes.
+    The processes are found by their `Popen` objects. A list of ours would lack one that
+    has just been started: asyncio hands over a process after several turns of the event
+    loop, in which it connects the pipes.
     """
     sleep(EXIT_TIMEOUT)
     if sys.platform != "win32":
@@ -2942,8 +2932,7 @@ async def run_until_end(work: Work, status: int) -> None:
     """Do the work, or stop it at a signal. Then end the process.
 
     The exit status is the result of the work, 1 after an error, or `status` if the work
-    was stopped. Over HTTP, uvicorn takes SIGINT and SIGTERM, and limits its own
-    shutdown.
+    was stopped. Over HTTP, uvicorn takes SIGINT and SIGTERM instead.
 
     The process ends with `os._exit`, because Python would wait for threads, such as one
     that looks up a name, and could not close stdin, which a thread reads.
@@ -3009,7 +2998,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--toolbox", action="store_true")
     add("--http", metavar="[HOST:]PORT", type=http_address)
     add("--read-only", action="store_true")
-    add("--verbose", action="store_const", const=logging.DEBUG)
+    add("--verbose", action="store_true")
     add("--version", action="version", version=f"mcp-workbench {__version__}")
     add("--help", "-h", action="version", version=__doc__)
     options = parser.parse_args()
@@ -3030,18 +3019,16 @@ def set_up_process() -> None:
     if sys.platform != "win32":
         # A client may hand over pipes that do not block. A stdin without input would
         # count as ended, and what does not fit into stdout would be lost.
-        with suppress(OSError):
-            os.set_blocking(0, True)
-            os.set_blocking(1, True)
-    # With PYTHONUNBUFFERED, the `sys.stdout` of Python would have no buffer. A write
-    # may then write a part, and the rest of an answer would be lost. Each line is
-    # written at once, because `os._exit` would lose it.
+        os.set_blocking(0, True)
+        os.set_blocking(1, True)
+    # With PYTHONUNBUFFERED, Python's own `sys.stdout` has no buffer. A write may then
+    # write a part, and the rest of an answer would be lost. The buffer is flushed after
+    # each line, because `os._exit` does not flush it.
     sys.stdout = os.fdopen(1, "w", 1, "utf-8", "replace", closefd=False)
     cast(Any, sys.stderr).reconfigure(encoding="utf-8", errors="replace")
-    # The threads that read stdin and write stdout need the interpreter's lock. Beside a
-    # server that writes without end, the event loop lets go of it only for moments that
-    # are too short for them. After this time, in seconds, the loop has to hand it over.
-    sys.setswitchinterval(0.0001)
+    # The threads of stdin and stdout need the interpreter's lock. Beside a server that
+    # writes without end, the event loop would not let go of the lock for long enough.
+    sys.setswitchinterval(0.0001)  # seconds
     # Parsing a large message makes many objects, and no garbage. Python 3.11 would
     # search them so often that parsing takes seconds, while no other thread can run.
     gc.set_threshold(20_000)
@@ -3077,12 +3064,13 @@ def main() -> None:
     handler = _MaskedLog(queue.Queue(maxsize=1000))
     logging.raiseExceptions = False  # a full queue is no error
     form = "%(asctime)s %(levelname)s %(message)s"
-    # Other loggers are silent, because the SDK logs shortened messages of servers. A
-    # secret that was cut is not found, and so not masked. `serve_http` lets uvicorn's
-    # warnings through, and `--verbose` the tracebacks of the event loop.
+    # Other loggers are silent, because the SDK logs messages of servers that it has
+    # shortened. A secret that was cut is not found, and so not masked.
     logging.basicConfig(format=form, handlers=[handler], level=logging.CRITICAL + 1)
-    log.setLevel(options.verbose or (logging.INFO if is_serving else logging.WARNING))
+    log.setLevel(logging.INFO if is_serving else logging.WARNING)
     if options.verbose:
+        log.setLevel(logging.DEBUG)
+        # The event loop logs the tracebacks of its callbacks.
         logging.getLogger("asyncio").setLevel(logging.ERROR)
     try:
         work = choose_work(options, handler)
@@ -3093,8 +3081,8 @@ def main() -> None:
         work = refuse_client(str(error))
     if is_serving and os.isatty(0):
         log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
-    # Until now, the lines of the log have been waiting, so that a person who is told of
-    # a file's problems gets no log lines around them.
+    # Lines of the log have waited until now, so that a person who is told of a file's
+    # problems gets no lines around them.
     logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
     asyncio.run(run_until_end(work, status=int(not is_serving)))
 
