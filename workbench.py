@@ -28,10 +28,9 @@ Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, else a demo.
 # The protocol has two eras. Up to 2025-11-25, a client begins with `initialize`, and a
 # server may ask the client and log at any time. From 2026-07-28 on, a client begins
 # with `server/discover`, and a server asks only in the result of a call. Most published
-# servers know only the older era. To be used in that era, the workbench refuses
-# `server/discover` over stdio, and clients that know both eras then fall back to
-# `initialize`. A client that sends requests of the newer era all the same can list and
-# call tools, but cannot be asked.
+# servers know only the older era. So the workbench refuses `server/discover` over
+# stdio, and clients that know both eras fall back to `initialize`. A client that sends
+# requests of the newer era all the same can list and call tools, but cannot be asked.
 # https://modelcontextprotocol.io/specification
 
 from __future__ import annotations
@@ -71,8 +70,7 @@ from typing import IO, Annotated, Any, NamedTuple, cast, get_args
 
 # The SDK is written on anyio, whose cancel scopes and task groups serve here as well.
 # asyncio does what anyio lacks: processes that report their exit, and tasks and timers
-# that outlive a block. `asyncio.sleep(0)` costs less than anyio's. All packages come
-# with `mcp`.
+# that outlive a block. All packages come with `mcp`.
 try:
     import tomllib
 
@@ -2530,8 +2528,9 @@ class Login:
             redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}/callback")],
             token_endpoint_auth_method="none",
         )
-        way = self._show, self._wait
-        provider = OAuthClientProvider(self._url, metadata, cast(Any, self), *way)
+        provider = OAuthClientProvider(
+            self._url, metadata, cast(Any, self), self._show, self._wait
+        )
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         http = httpx2.AsyncClient(transport=_Transport(), auth=provider)
         http.timeout = httpx2.Timeout(TOKEN_TIMEOUT)
@@ -2553,10 +2552,7 @@ class Login:
         return stored | {"token_url": token_url, "form": form, "headers": headers}
 
     async def _refuse(self, response: Any) -> None:
-        """Have the provider sign in, whatever the server itself has answered.
-
-        Some servers answer 401 only when a tool is called.
-        """
+        """Have the provider sign in. Some servers answer 401 only to a tool's call."""
         if response.request.url == self._url:
             response.status_code = 401
             await _drop_body(response)
@@ -2834,7 +2830,7 @@ def _short_name(server: DownstreamServer) -> str:
 async def _tell_progress(servers: Servers) -> None:
     """Print every ten seconds which servers are still starting, with their last lines.
 
-    A server that waits for a person to sign in has written the address there.
+    The last line of a server may be the address at which a person has to sign in.
     """
     while True:
         await anyio.sleep(10)
@@ -2850,7 +2846,9 @@ async def _tell_progress(servers: Servers) -> None:
 def _print_context(workbench: Workbench) -> None:
     """Print what a model's context holds with the workbench, and without."""
     own = [tool.declaration for tool in meta_tools(workbench.config)]
-    tools = [t for s in workbench.all_servers() for t in s.connection.tools.values()]
+    tools: list[types.Tool] = []
+    for server in workbench.all_servers():
+        tools += server.connection.tools.values()
     # Clients pass on only these parts of a tool's declaration to a model.
     parts = {"__all__": {"name", "description", "input_schema"}}
     before = to_json(own, include=parts) + instructions(workbench.config).encode()
@@ -2866,10 +2864,7 @@ def _cost(size: int) -> str:
 
 
 async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
-    """Call one tool as an MCP client does, and print its result.
-
-    Returns the exit status: 1 for an error.
-    """
+    """Call a tool as an MCP client does, and print its result. Returns the status."""
     if name.count("__") < 2:
         print(f"expected a name {FORM}, found {name}", file=sys.stderr)
         return 1
