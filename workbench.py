@@ -2377,7 +2377,7 @@ class SignIn(httpx2.Auth):
         self._learn = learn
         # The query may be a secret, which the hint must not show.
         address = url.partition("?")[0]
-        words = [sys.executable, os.path.abspath(__file__), "--login", address]
+        words = [sys.executable, __file__, "--login", address]
         # All shells understand the double quotes of this form.
         command = subprocess.list2cmdline(words)
         self.hint = f"set `headers`, or sign in with: {command}"
@@ -2395,11 +2395,11 @@ class SignIn(httpx2.Auth):
 
     def save(self, stored: JSON) -> None:
         """Replace the file, which only the user can read, and nobody half-written."""
-        self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=self._path.parent)
-        with open(descriptor, "wb") as file:
+        folder = self._path.parent
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             file.write(to_json(stored))
-        os.replace(name, self._path)
+        os.replace(file.name, self._path)
 
     async def async_auth_flow(self, request: httpx2.Request) -> Any:
         """Send a request with the access token; after a 401, once more with a new one.
