@@ -28,10 +28,9 @@ Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, else a demo.
 # The protocol has two eras. Up to 2025-11-25, a client begins with `initialize`, and a
 # server may ask the client and log at any time. From 2026-07-28 on, a client begins
 # with `server/discover`, and a server asks only in the result of a call. Most published
-# servers know only the older era. To be used in that era, the workbench refuses
-# `server/discover` over stdio, and clients that know both eras then fall back to
-# `initialize`. A client that sends requests of the newer era all the same can list and
-# call tools, but cannot be asked.
+# servers know only the older era. So the workbench refuses `server/discover` over
+# stdio, and clients that know both eras fall back to `initialize`. A client that sends
+# requests of the newer era all the same can list and call tools, but cannot be asked.
 # https://modelcontextprotocol.io/specification
 
 from __future__ import annotations
@@ -71,8 +70,7 @@ from typing import IO, Annotated, Any, NamedTuple, cast, get_args
 
 # The SDK is written on anyio, whose cancel scopes and task groups serve here as well.
 # asyncio does what anyio lacks: processes that report their exit, and tasks and timers
-# that outlive a block. `asyncio.sleep(0)` costs less than anyio's. All packages come
-# with `mcp`.
+# that outlive a block. All packages come with `mcp`.
 try:
     import tomllib
 
@@ -2323,18 +2321,17 @@ class SignIn(httpx2.Auth):
     """The sign-in to a remote server, stored in a file.
 
     The file is read for each request. So another process may refresh the tokens, and a
-    new sign-in needs no restart. The SDK's `OAuthClientProvider` does not serve here.
-    While one request waits for its response, the provider's lock makes all others wait.
-    After a restart, the provider does not know the token endpoint. Other processes are
-    unknown to it.
+    new sign-in needs no restart. The SDK's `OAuthClientProvider` does not serve here:
+    its lock makes all requests wait for the response to one, a restart makes it forget
+    the token endpoint, and it does not know of other processes.
     """
 
     def __init__(self, url: str, learn: Callable[..., None]) -> None:
         self._learn = learn
         # The query may be a secret, which the hint must not show.
         address = url.partition("?")[0]
-        words = [sys.executable, os.path.abspath(__file__), "--login", address]
-        # Its double quotes are understood by the shells of all systems.
+        words = [sys.executable, __file__, "--login", address]
+        # All shells understand the double quotes of this form.
         command = subprocess.list2cmdline(words)
         self.hint = f"set `headers`, or sign in with: {command}"
         # Clients pass on few variables, so the folder does not depend on XDG_STATE_HOME.
@@ -2345,24 +2342,23 @@ class SignIn(httpx2.Auth):
         """The stored sign-in; empty if there is no file, or a broken one."""
         with suppress(OSError, ValueError, TypeError, LookupError):
             stored: JSON = from_json(self._path.read_bytes())
-            self._learn(stored["access_token"], stored["refresh_token"] or "")
+            self._learn(stored["access_token"], stored["refresh_token"])
             return stored
         return {}
 
     def save(self, stored: JSON) -> None:
-        """Replace the file. Nobody else can read it, and nobody reads a half of it."""
-        self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=self._path.parent)
-        with open(descriptor, "wb") as file:
+        """Replace the file, which only the user can read, and nobody half-written."""
+        folder = self._path.parent
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             file.write(to_json(stored))
-        os.replace(name, self._path)
+        os.replace(file.name, self._path)
 
     async def async_auth_flow(self, request: httpx2.Request) -> Any:
         """Send a request with the access token; after a 401, once more with a new one.
 
         A server that answers 401 has not executed the request. httpx2 sends what this
         generator yields, and `yield` returns the response.
-        https://www.rfc-editor.org/rfc/rfc9110#section-15.5.2
         """
         stored = self.load()
         if stored:
@@ -2383,12 +2379,11 @@ class SignIn(httpx2.Auth):
     async def _renew(self, refused: JSON) -> JSON:
         """The sign-in after its access token was refused; empty if it is over.
 
-        One process at a time refreshes the tokens. A refresh token that is used twice
-        may count as stolen, and end the sign-in.
+        One process at a time refreshes the tokens, because a refresh token that is used
+        twice may count as stolen, and end the sign-in.
         """
         with open(self._path.with_suffix(".lock"), "ab") as file:  # noqa: ASYNC230
-            while not _try_lock(file):
-                await anyio.sleep(0.05)
+            await _lock(file)
             # Another process may have refreshed the tokens while this one waited.
             stored = self.load()
             if stored != refused:
@@ -2437,26 +2432,28 @@ class _Transport(httpx2.AsyncBaseTransport):
     """Makes each request through the proxy that its URL needs; see `find_proxy`."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        # A connection that was kept would never be closed.
+        # Nobody closes this transport, so it must keep no connection.
         limits = httpx2.Limits(max_keepalive_connections=0)
         proxy = find_proxy(request.url)
         transport = httpx2.AsyncHTTPTransport(limits=limits, proxy=proxy)
         return await transport.handle_async_request(request)
 
 
-def _try_lock(file: IO[bytes]) -> bool:
-    """Lock a file until it is closed, unless another process has locked it."""
-    with suppress(OSError if sys.platform == "win32" else BlockingIOError):
-        if sys.platform == "win32":
-            import msvcrt
+async def _lock(file: IO[bytes]) -> None:
+    """Lock a file until it is closed, as soon as no other process has locked it."""
+    while True:
+        # A locked file raises the first error on POSIX, and the second on Windows.
+        with suppress(BlockingIOError, PermissionError):
+            if sys.platform == "win32":
+                import msvcrt
 
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        await anyio.sleep(0.05)
 
 
 class Login:
@@ -2468,7 +2465,7 @@ class Login:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._returned: asyncio.Future[JSON] = asyncio.Future()
+        self._returned: asyncio.Queue[JSON] = asyncio.Queue()
 
     async def _forget(self, *_: object) -> None:
         """Each login begins anew, and `run` returns what is to be stored."""
@@ -2484,14 +2481,15 @@ class Login:
             redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}/callback")],
             token_endpoint_auth_method="none",
         )
-        way = self._show, self._wait
-        provider = OAuthClientProvider(self._url, metadata, cast(Any, self), *way)
+        provider = OAuthClientProvider(
+            self._url, metadata, cast(Any, self), self._show, self._wait
+        )
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         http = httpx2.AsyncClient(transport=_Transport(), auth=provider)
         http.timeout = httpx2.Timeout(TOKEN_TIMEOUT)
+        http.event_hooks = {"response": [self._refuse]}
         try:
             async with http:
-                http.event_hooks = {"response": [self._refuse]}
                 await http.post(self._url, headers=HEADERS, json=ping)
         finally:
             listener.close()
@@ -2507,10 +2505,7 @@ class Login:
         return stored | {"token_url": token_url, "form": form, "headers": headers}
 
     async def _refuse(self, response: Any) -> None:
-        """Have the provider sign in, whatever the server itself has answered.
-
-        Some servers answer 401 only when a tool is called.
-        """
+        """Have the provider sign in. Some servers answer 401 only to a tool's call."""
         if response.request.url == self._url:
             response.status_code = 401
             await _drop_body(response)
@@ -2523,16 +2518,14 @@ class Login:
     async def _take(self, reader: asyncio.StreamReader, writer: Any) -> None:
         """Take what the authorization server sends through the browser."""
         head = await reader.readuntil(b"\r\n\r\n")
-        query = dict(httpx2.URL(head.split()[1].decode()).params)
-        # Browsers ask for an icon as well.
-        if query.keys() & {"code", "error"} and not self._returned.done():
-            self._returned.set_result(query)
+        # Browsers ask for an icon as well, but only the first query is used.
+        self._returned.put_nowait(dict(httpx2.URL(head.split()[1].decode()).params))
         text = b"Close this page. The terminal says whether you are signed in."
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + text)
         writer.close()
 
     async def _wait(self) -> auth.AuthorizationCodeResult:
-        query = await self._returned
+        query = await self._returned.get()
         if "error" in query:
             raise ToolError(query.get("error_description") or query["error"])
         return auth.AuthorizationCodeResult.model_validate(query)
@@ -2573,12 +2566,7 @@ def create_toolbox_server() -> Server[Any]:
 
 
 def toolbox_app(bound_to: str) -> ASGIApp:
-    """The built-in toolbox as an ASGI application: Streamable HTTP, and older SSE.
-
-    Bound to loopback, the application answers to the names of this machine only.
-    Elsewhere, any Host is served, but no request with an Origin, because its page may
-    be of another site.
-    """
+    """The built-in toolbox as an ASGI application: Streamable HTTP, and older SSE."""
     server = create_toolbox_server()
     # Without a host, the SDK leaves the checks of Host and Origin to us.
     http = server.streamable_http_app(host="")
@@ -2599,11 +2587,7 @@ def toolbox_app(bound_to: str) -> ASGIApp:
             return await http(scope, receive, send)
         request = Request(scope)
         route = f"{request.method} {request.url.path}"
-        host = request.headers.get("host", "")
-        allowed: list[str | None] = [None]
-        if LOOPBACK.fullmatch(bound_to):
-            allowed = [None, f"http://{host}"] if LOOPBACK.fullmatch(host) else []
-        if request.headers.get("origin") not in allowed:
+        if not _is_allowed(request, bound_to):
             await Response("Invalid Host or Origin", 403)(scope, receive, send)
         elif request.url.path == "/mcp/messages":
             query = scope["query_string"].replace(b"sessionId=", b"session_id=")
@@ -2618,13 +2602,25 @@ def toolbox_app(bound_to: str) -> ASGIApp:
     return app
 
 
+def _is_allowed(request: Request, bound_to: str) -> bool:
+    """Whether a request comes from no page of another site.
+
+    Bound to loopback, the toolbox answers to the names of this machine only. Elsewhere,
+    any Host is served, but no Origin, because no page belongs to the toolbox.
+    """
+    host = request.headers.get("host", "")
+    origin = request.headers.get("origin")
+    if LOOPBACK.fullmatch(bound_to):
+        return bool(LOOPBACK.fullmatch(host)) and origin in (None, f"http://{host}")
+    return origin is None
+
+
 # === Running ==========================================================================
 # The command line, stdin and stdout, the end of the process, and the log.
 
-_LOG_LINES = 1000  # that nobody has read; any further line is dropped
 _REFUSAL_TIMEOUT = 5.0  # for a client to read why it is not served
 Work = Awaitable[int | None]
-OnLine = Callable[[bytes], None]
+_PROBE = "server/discover"  # the first message of clients that know the newer era
 # The options that go together, but for --verbose, which goes with all.
 _MODES = [{"config", "read_only", "check"}, {"config", "read_only", "call"}]
 _MODES += [{"toolbox", "http"}, {"login"}]
@@ -2634,69 +2630,59 @@ _MODES += [{"toolbox", "http"}, {"login"}]
 async def stdio_streams() -> AsyncIterator[Streams]:
     """The client's messages on stdin, and the way to its stdout.
 
-    The end of either ends the messages, starts the countdown, and a moment later
-    cancels the block. A stdout that is closed is noticed at the next write.
+    The end of either ends the messages, and a moment later cancels the block. A stdout
+    that is closed is noticed at the next write.
 
     Two threads read and write. The reader notices the end of stdin even while the event
-    loop is busy, though not during the parsing of one message. The writer alone waits
-    for a client that does not read stdout: if `send` waited, so would everything that
-    sends, even the shutdown. When the block is left, `tasks` waits for the writer,
-    which ends with the empty line. The SDK's own stdio streams are not used, because
-    they cannot be left before the end of stdin.
+    loop is busy. The writer alone waits for a client that does not read stdout: if
+    `send` waited, so would everything that sends, even the shutdown. The SDK's own
+    stdio streams cannot be left before the end of stdin.
     """
     loop = asyncio.get_running_loop()
     received: asyncio.Queue[bytes] = asyncio.Queue()
-    unsent: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def receive(line: bytes) -> None:
+        if not line:  # the end
+            _thread.start_new_thread(_count_down, (0,))
         loop.call_soon_threadsafe(received.put_nowait, line)
+
+    async def send(item: SessionMessage) -> None:
+        writer.submit(_write_stdout, dump_message(item.message) + b"\n", receive)
 
     async def messages() -> Messages:
         while line := await received.get():
             message = read_message(line)
-            if not message:
-                continue
-            if not isinstance(message, types.JSONRPCRequest):
-                yield SessionMessage(message)
-            elif message.method == "server/discover":
+            if isinstance(message, types.JSONRPCRequest) and message.method == _PROBE:
                 # The SDK would begin the newer era, and refuse `initialize` in it.
                 await send(refuse(message, types.METHOD_NOT_FOUND, "No such method"))
-            else:
+            elif message:
                 yield SessionMessage(message)
         # At the end of stdin, the SDK cancels the calls in flight. If a remote server
         # does not answer, the SDK tries for seconds to tell it of that. Without this
         # timer, no other server would be stopped meanwhile.
-        loop.call_later(0.05, tasks.cancel_scope.cancel)
-
-    async def send(item: SessionMessage) -> None:
-        unsent.put(dump_message(item.message) + b"\n")
+        loop.call_later(0.05, scope.cancel)
 
     _thread.start_new_thread(_read_stdin, (receive,))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(anyio.to_thread.run_sync, _write_stdout, unsent, receive)
-        try:
-            yield Streams(messages(), send)
-        finally:
-            unsent.put(b"")
+    # The end of this block waits until `writer` has written everything.
+    with ThreadPoolExecutor(1) as writer, anyio.CancelScope() as scope:
+        yield Streams(messages(), send)
 
 
-def _read_stdin(receive: OnLine) -> None:
+def _read_stdin(receive: Callable[[bytes], None]) -> None:
     """Hand on each line of stdin, and an empty one at its end."""
     with suppress(OSError):
         for line in sys.stdin.buffer:
             receive(line)
-    start_countdown()
     receive(b"")
 
 
-def _write_stdout(lines: queue.SimpleQueue[bytes], receive: OnLine) -> None:
-    """Write lines, until an empty one comes or stdout is closed. Then end `messages`."""
-    with suppress(OSError):
-        while line := lines.get():
-            sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
-    start_countdown()
-    receive(b"")
+def _write_stdout(line: bytes, receive: Callable[[bytes], None]) -> None:
+    """Write a line. A stdout that is closed counts as the end of stdin."""
+    try:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+    except OSError:
+        receive(b"")
 
 
 def refuse(request: types.JSONRPCRequest, code: int, why: str) -> SessionMessage:
@@ -2716,7 +2702,7 @@ async def refuse_client(why: str) -> int:
 
     Clients show the answer to `initialize`. If the process ended at once instead, they
     would show "connection closed". A client may keep a server that it cannot use, so
-    `_REFUSAL_TIMEOUT` ends it as well.
+    the time is limited.
     """
     with anyio.move_on_after(_REFUSAL_TIMEOUT):
         async with stdio_streams() as streams:
@@ -2728,11 +2714,12 @@ async def refuse_client(why: str) -> int:
 
 async def serve_http(host: str, port: int) -> None:
     """Serve the built-in toolbox over HTTP."""
-    log.info("Toolbox at http://%s:%s/mcp", host, port)
+    log.info("Starting the toolbox at http://%s:%s/mcp", host, port)
     if not LOOPBACK.fullmatch(host):
         log.warning("No authentication: bind to %s in a trusted environment only", host)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    config = uvicorn.Config(toolbox_app(host), host, port, log_config=None)
+    app = toolbox_app(host)
+    config = uvicorn.Config(app, host.strip("[]"), port, log_config=None)
     # Without a timeout, uvicorn would wait for the open streams.
     config.timeout_graceful_shutdown = 1
     await uvicorn.Server(config).serve()
@@ -2741,8 +2728,7 @@ async def serve_http(host: str, port: int) -> None:
 async def check(config: WorkbenchConfig) -> int:
     """Start all servers side by side, and print a line for each as it settles.
 
-    Returns the exit status: 1 if a server has failed, if the `toolFilters` of one match
-    none of its tools, or if there is no server.
+    Returns the exit status: 1 if a server is not ok, or if there is none.
     """
     async with running_workbench(config) as workbench:
         servers = workbench.all_servers()
@@ -2752,21 +2738,17 @@ async def check(config: WorkbenchConfig) -> int:
         workbench.task_group.start_soon(_tell_progress, servers)
         results = await asyncio.gather(*map(_check_server, servers))
         failed = list(filter(None, results))
-        ok = len(servers) - len(failed)
-        summary = f"{ok} ok, {len(failed)} failed: {', '.join(failed)}"
-        print(summary.removesuffix(", 0 failed: "))
-        if ok:
+        summary = f"{len(servers) - len(failed)} ok"
+        if failed:
+            summary += f", {len(failed)} failed: {', '.join(failed)}"
+        print(summary)
+        if len(failed) < len(servers):
             _print_context(workbench)
     return int(bool(failed))
 
 
-def _short_name(server: DownstreamServer) -> str:
-    # In another client's file, each server is a toolbox of its own name.
-    return server.name.removeprefix(f"{server.server_name}/")
-
-
 async def _check_server(server: DownstreamServer) -> str:
-    """Start a server and print a line about it; return its name if it has failed."""
+    """Start a server, and print a line about it; return its name if it is not ok."""
     began = anyio.current_time()
     connection = server.start()
     await connection.reach(State.UP)
@@ -2775,28 +2757,33 @@ async def _check_server(server: DownstreamServer) -> str:
     verdict = "FAILED"
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         verdict = "\x1b[31mFAILED\x1b[0m"
-    # The first line is the reason, and the others are the server's output.
-    lines = connection.why_not_up("\n").split("\n")
-    if connection.state is State.UP:
-        lines = ["its toolFilters match none of its tools"]
-        tools = server.tools
-        if connection.tools or server.config.tool_filters == ["*"]:
-            failed = ""
-            verdict = "ok    "
-            answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
-            noun = "tool " if len(tools) == 1 else "tools"
-            size = _cost(len(compact(answer).encode()))
-            lines = [f"{len(tools):4} {noun} {size}"]
+    if connection.state is not State.UP:
+        # The first line is the reason, and the others are the server's output.
+        text = connection.why_not_up("\n")
+    elif not connection.tools and server.config.tool_filters != ["*"]:
+        text = "its toolFilters match none of its tools"
+    else:
+        failed = ""
+        verdict = "ok    "
+        answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
+        noun = "tool " if len(server.tools) == 1 else "tools"
+        text = f"{len(server.tools):4} {noun} {_cost(len(compact(answer).encode()))}"
     width = max(len(_short_name(other)) for other in server.workbench.all_servers())
+    first, *others = text.split("\n")
     start = f"{name:{width}}  {verdict} {seconds:6.1f} s"
-    print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
+    print(f"{start}  {first:.300}", *others, sep="\n    ")
     return failed
+
+
+def _short_name(server: DownstreamServer) -> str:
+    # In another client's file, each server is a toolbox of its own name.
+    return server.name.removeprefix(f"{server.server_name}/")
 
 
 async def _tell_progress(servers: Servers) -> None:
     """Print every ten seconds which servers are still starting, with their last lines.
 
-    A server that waits for a person to sign in has written the address there.
+    The last line of a server may be the address at which a person has to sign in.
     """
     while True:
         await anyio.sleep(10)
@@ -2812,16 +2799,17 @@ async def _tell_progress(servers: Servers) -> None:
 def _print_context(workbench: Workbench) -> None:
     """Print what a model's context holds with the workbench, and without."""
     own = [tool.declaration for tool in meta_tools(workbench.config)]
-    tools = [t for s in workbench.all_servers() for t in s.connection.tools.values()]
+    tools: list[types.Tool] = []
+    for server in workbench.all_servers():
+        tools += server.connection.tools.values()
     # Clients pass on only these parts of a tool's declaration to a model.
     parts = {"__all__": {"name", "description", "input_schema"}}
     before = to_json(own, include=parts) + instructions(workbench.config).encode()
-    natively = to_json(tools, include=parts)
+    natively = len(to_json(tools, include=parts))
     print("A model's context holds:")
-    print(f"{_cost(len(before))} before anything is opened")
-    how = f"if all {len(tools)} tools are loaded at once"
-    print(f"{_cost(len(natively))} natively, {how}")
-    print(f"{_cost(len(natively) - len(before))} saved until a toolbox is opened")
+    print(_cost(len(before)), "before anything is opened")
+    print(_cost(natively), f"natively, if all {len(tools)} tools are loaded at once")
+    print(_cost(natively - len(before)), "saved until a toolbox is opened")
 
 
 def _cost(size: int) -> str:
@@ -2829,10 +2817,7 @@ def _cost(size: int) -> str:
 
 
 async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
-    """Call one tool as an MCP client does, and print its result.
-
-    Returns the exit status: 1 for an error.
-    """
+    """Call a tool as an MCP client does, and print its result. Returns the status."""
     if name.count("__") < 2:
         print(f"expected a name {FORM}, found {name}", file=sys.stderr)
         return 1
@@ -2867,28 +2852,19 @@ async def log_in(url: str) -> int:
 
 
 # How the process ends: a signal cancels the work, or the end of stdin or stdout ends
-# it. Both stop all servers. Then the process exits. Meanwhile a thread counts down. If
-# the end takes longer than `EXIT_TIMEOUT`, the thread kills the servers and exits.
+# it. Both stop all servers. Then the process exits. Meanwhile a thread counts down.
 
 
-def start_countdown(status: int = 0) -> None:
-    """Have the process end in `EXIT_TIMEOUT` seconds, if it has not ended until then.
-
-    Several countdowns may run, and the first one counts.
-    """
-    _thread.start_new_thread(_end_by_force, (status,))
-
-
-def _end_by_force(status: int) -> None:
+def _count_down(status: int) -> None:
     """After `EXIT_TIMEOUT` seconds, kill the group of every child process, and exit.
 
     This function runs in a thread, because the event loop may be busy with large
-    answers. A signal handler starts that thread with `_thread`: `threading.Thread`
-    takes locks, which the interrupted code may hold.
+    answers. The first of several such threads ends the process. `_thread` starts them,
+    because `threading` takes locks, which the code that a signal interrupts may hold.
 
-    The processes are found by their `Popen` objects, and not by a list of ours. Such a
-    list would lack a process that has just been started: asyncio hands over a process
-    after several turns of the event loop, in which it connects the pipes.
+    The processes are found by their `Popen` objects. A list of ours would lack one that
+    has just been started: asyncio hands over a process after several turns of the event
+    loop, in which it connects the pipes.
     """
     sleep(EXIT_TIMEOUT)
     if sys.platform != "win32":
@@ -2904,8 +2880,7 @@ async def run_until_end(work: Work, status: int) -> None:
     """Do the work, or stop it at a signal. Then end the process.
 
     The exit status is the result of the work, 1 after an error, or `status` if the work
-    was stopped. Over HTTP, uvicorn takes SIGINT and SIGTERM, and limits its own
-    shutdown.
+    was stopped. Over HTTP, uvicorn takes SIGINT and SIGTERM instead.
 
     The process ends with `os._exit`, because Python would wait for threads, such as one
     that looks up a name, and could not close stdin, which a thread reads.
@@ -2914,7 +2889,7 @@ async def run_until_end(work: Work, status: int) -> None:
     scope = anyio.CancelScope()
 
     def stop(*_: object) -> None:
-        start_countdown(status)
+        _thread.start_new_thread(_count_down, (status,))
         loop.call_soon_threadsafe(scope.cancel)
 
     # The handlers stay until the end, because a second signal must not stop the
@@ -2944,11 +2919,11 @@ class _MaskedLog(logging.handlers.QueueHandler):
     event loop with it. When too many lines are waiting, new ones are dropped.
     """
 
-    config = WorkbenchConfig({})  # whose secrets are masked; `main` sets another one
+    mask: Mask = str  # replaced by that of the configuration
     queue: queue.Queue[logging.LogRecord]
 
     def format(self, record: logging.LogRecord) -> str:
-        return self.config.mask(super().format(record))
+        return self.mask(super().format(record))
 
     def flush(self) -> None:
         """Wait a moment for the lines that were logged last."""
@@ -2958,12 +2933,8 @@ class _MaskedLog(logging.handlers.QueueHandler):
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line.
-
-    Ends the program if options do not go together.
-    """
-    usage = "%(prog)s [CONFIG] [OPTION...], see --help"
-    parser = argparse.ArgumentParser(usage=usage, add_help=False)
+    """Read the command line, or end the program with what is wrong in it."""
+    parser = argparse.ArgumentParser(add_help=False)
     # The help is the docstring of this file, as it is.
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
@@ -2973,9 +2944,9 @@ def parse_arguments() -> argparse.Namespace:
     add("--call", nargs="+", metavar=("NAME", "JSON"))
     add("--login", metavar="URL")
     add("--toolbox", action="store_true")
-    add("--http", metavar="[HOST:]PORT", type=_http_address)
+    add("--http", metavar="[HOST:]PORT", type=http_address)
     add("--read-only", action="store_true")
-    add("--verbose", action="store_const", const=logging.DEBUG)
+    add("--verbose", action="store_true")
     add("--version", action="version", version=f"mcp-workbench {__version__}")
     add("--help", "-h", action="version", version=__doc__)
     options = parser.parse_args()
@@ -2985,12 +2956,10 @@ def parse_arguments() -> argparse.Namespace:
     return options
 
 
-def _http_address(text: str) -> tuple[str, int]:
-    """The host and the port of `[HOST:]PORT`."""
+def http_address(text: str) -> tuple[str, int]:
+    """The host and the port of `[HOST:]PORT`. An IPv6 host keeps its brackets."""
     host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) not in range(1, 65536):
-        raise argparse.ArgumentTypeError(f"expected [HOST:]PORT, found {text}")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    return host or "127.0.0.1", int(port)
 
 
 def set_up_process() -> None:
@@ -2998,18 +2967,16 @@ def set_up_process() -> None:
     if sys.platform != "win32":
         # A client may hand over pipes that do not block. A stdin without input would
         # count as ended, and what does not fit into stdout would be lost.
-        with suppress(OSError):
-            os.set_blocking(0, True)
-            os.set_blocking(1, True)
-    # With PYTHONUNBUFFERED, the `sys.stdout` of Python would have no buffer. A write
-    # may then write a part, and the rest of an answer would be lost. Each line is
-    # written at once, because `os._exit` would lose it.
+        os.set_blocking(0, True)
+        os.set_blocking(1, True)
+    # With PYTHONUNBUFFERED, Python's own `sys.stdout` has no buffer. A write may then
+    # write a part, and the rest of an answer would be lost. The buffer is flushed after
+    # each line, because `os._exit` does not flush it.
     sys.stdout = os.fdopen(1, "w", 1, "utf-8", "replace", closefd=False)
     cast(Any, sys.stderr).reconfigure(encoding="utf-8", errors="replace")
-    # The threads that read stdin and write stdout need the interpreter's lock. Beside a
-    # server that writes without end, the event loop lets go of it only for moments that
-    # are too short for them. After this time, in seconds, the loop has to hand it over.
-    sys.setswitchinterval(0.0001)
+    # The threads of stdin and stdout need the interpreter's lock. Beside a server that
+    # writes without end, the event loop would not let go of the lock for long enough.
+    sys.setswitchinterval(0.0001)  # seconds
     # Parsing a large message makes many objects, and no garbage. Python 3.11 would
     # search them so often that parsing takes seconds, while no other thread can run.
     gc.set_threshold(20_000)
@@ -3023,8 +2990,9 @@ def choose_work(options: argparse.Namespace, handler: _MaskedLog) -> Work:
         return serve_stdio(create_toolbox_server())
     if options.login:
         return log_in(options.login)
-    found = find_config(options.config)
-    config = handler.config = replace(found, read_only=options.read_only)
+    config = find_config(options.config)
+    config.read_only = options.read_only
+    handler.mask = config.mask
     if options.check:
         return check(config)
     if options.call:
@@ -3041,15 +3009,16 @@ def main() -> None:
     # The servers inherit the environment, and a file may name its variables.
     restore_environment()
     is_serving = not any((options.check, options.call, options.login))
-    handler = _MaskedLog(queue.Queue(_LOG_LINES))
+    handler = _MaskedLog(queue.Queue(maxsize=1000))
     logging.raiseExceptions = False  # a full queue is no error
     form = "%(asctime)s %(levelname)s %(message)s"
-    # Other loggers are silent, because the SDK logs shortened messages of servers. A
-    # secret that was cut is not found, and so not masked. `serve_http` lets uvicorn's
-    # warnings through, and `--verbose` the tracebacks of the event loop.
+    # Other loggers are silent, because the SDK logs messages of servers that it has
+    # shortened. A secret that was cut is not found, and so not masked.
     logging.basicConfig(format=form, handlers=[handler], level=logging.CRITICAL + 1)
-    log.setLevel(options.verbose or (logging.INFO if is_serving else logging.WARNING))
+    log.setLevel(logging.INFO if is_serving else logging.WARNING)
     if options.verbose:
+        log.setLevel(logging.DEBUG)
+        # The event loop logs the tracebacks of its callbacks.
         logging.getLogger("asyncio").setLevel(logging.ERROR)
     try:
         work = choose_work(options, handler)
@@ -3060,8 +3029,8 @@ def main() -> None:
         work = refuse_client(str(error))
     if is_serving and os.isatty(0):
         log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
-    # Until now, the lines of the log have been waiting, so that a person who is told of
-    # a file's problems gets no log lines around them.
+    # Lines of the log have waited until now, so that a person who is told of a file's
+    # problems gets no lines around them.
     logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
     asyncio.run(run_until_end(work, status=int(not is_serving)))
 
