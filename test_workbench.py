@@ -3044,7 +3044,7 @@ def test_options_are_understood_or_refused(
         "its.json --login https://x": "do not go together: config, login\n",
         "--check --call x": "do not go together: call, check\n",
         "--http 8000 --read-only": "do not go together: http, read_only\n",
-        "--toolbox --http x": "argument --http: invalid http_address value: 'x'\n",
+        "--toolbox --http x": "argument --http: invalid address value: 'x'\n",
         "--help": "http 8000\n",
     }
     for options, told in said.items():

@@ -2359,6 +2359,7 @@ class SignIn(httpx2.Auth):
 
         A server that answers 401 has not executed the request. httpx2 sends what this
         generator yields, and `yield` returns the response.
+        https://www.rfc-editor.org/rfc/rfc9110#section-15.5.2
         """
         stored = self.load()
         if stored:
@@ -2518,8 +2519,10 @@ class Login:
     async def _take(self, reader: asyncio.StreamReader, writer: Any) -> None:
         """Take what the authorization server sends through the browser."""
         head = await reader.readuntil(b"\r\n\r\n")
-        # Browsers ask for an icon as well, but only the first query is used.
-        self._returned.put_nowait(dict(httpx2.URL(head.split()[1].decode()).params))
+        query = dict(httpx2.URL(head.split()[1].decode()).params)
+        # Browsers ask for an icon as well.
+        if query.keys() & {"code", "error"}:
+            self._returned.put_nowait(query)
         text = b"Close this page. The terminal says whether you are signed in."
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + text)
         writer.close()
@@ -2643,7 +2646,7 @@ async def stdio_streams() -> AsyncIterator[Streams]:
 
     def receive(line: bytes) -> None:
         if not line:  # the end
-            _thread.start_new_thread(_count_down, (0,))
+            start_countdown(0)
         loop.call_soon_threadsafe(received.put_nowait, line)
 
     async def send(item: SessionMessage) -> None:
@@ -2855,12 +2858,22 @@ async def log_in(url: str) -> int:
 # it. Both stop all servers. Then the process exits. Meanwhile a thread counts down.
 
 
-def _count_down(status: int) -> None:
+# Each line that cannot be written asks for a countdown, and the cache starts one.
+@functools.cache
+def start_countdown(status: int) -> None:
+    """Have the process end in `EXIT_TIMEOUT` seconds, if it has not ended until then.
+
+    A signal handler calls this function. So it uses `_thread`: `threading` takes locks,
+    which the code that the signal interrupts may hold.
+    """
+    _thread.start_new_thread(_end_by_force, (status,))
+
+
+def _end_by_force(status: int) -> None:
     """After `EXIT_TIMEOUT` seconds, kill the group of every child process, and exit.
 
     This function runs in a thread, because the event loop may be busy with large
-    answers. The first of several such threads ends the process. `_thread` starts them,
-    because `threading` takes locks, which the code that a signal interrupts may hold.
+    answers.
 
     The processes are found by their `Popen` objects. A list of ours would lack one that
     has just been started: asyncio hands over a process after several turns of the event
@@ -2889,7 +2902,7 @@ async def run_until_end(work: Work, status: int) -> None:
     scope = anyio.CancelScope()
 
     def stop(*_: object) -> None:
-        _thread.start_new_thread(_count_down, (status,))
+        start_countdown(status)
         loop.call_soon_threadsafe(scope.cancel)
 
     # The handlers stay until the end, because a second signal must not stop the
@@ -2944,7 +2957,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--call", nargs="+", metavar=("NAME", "JSON"))
     add("--login", metavar="URL")
     add("--toolbox", action="store_true")
-    add("--http", metavar="[HOST:]PORT", type=http_address)
+    add("--http", metavar="[HOST:]PORT", type=address)
     add("--read-only", action="store_true")
     add("--verbose", action="store_true")
     add("--version", action="version", version=f"mcp-workbench {__version__}")
@@ -2956,7 +2969,7 @@ def parse_arguments() -> argparse.Namespace:
     return options
 
 
-def http_address(text: str) -> tuple[str, int]:
+def address(text: str) -> tuple[str, int]:
     """The host and the port of `[HOST:]PORT`. An IPv6 host keeps its brackets."""
     host, _, port = text.rpartition(":")
     return host or "127.0.0.1", int(port)
