@@ -1325,19 +1325,13 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 
 Messages = AsyncIterator[SessionMessage]
 # Bytes of the largest message of a server. Parsing holds the interpreter's lock, so a
-# larger message would block all threads for too long. asyncio buffers up to twice as
-# much output that nobody has taken yet, usually all that a pipe holds. So the last
-# output of a process is read before its pipe is closed, `OUTPUT_TIMEOUT` after the exit.
+# larger message would block all threads for too long.
 LINE_LIMIT = 32 << 20
 
 
 @dataclass
 class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
-    """Both directions of a connection, in the form that the SDK's sessions want.
-
-    The SDK calls `aclose`, which does nothing, because only the transport may close the
-    pipes or the HTTP client.
-    """
+    """Both directions of a connection, in the form that the SDK's sessions want."""
 
     messages: Messages
     transmit: Callable[[SessionMessage], Awaitable[None]]
@@ -1352,6 +1346,7 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
         await self.transmit(item)
 
     async def aclose(self) -> None:
+        # The SDK calls this, but the pipes and the HTTP client are the transport's.
         pass
 
 
@@ -1386,10 +1381,9 @@ def dump_message(message: types.JSONRPCMessage) -> bytes:
 
 
 async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[bytes]:
-    """The lines of a stream, without their ends.
+    """The lines of a stream, without their ends; at most `limit` bytes of each.
 
-    Only the first `limit` bytes of a longer line are kept. `limit` is at least 64 KiB,
-    which is the most that is read at a time.
+    `limit` is at least 64 KiB, which is the most that is read at a time.
     """
     line = bytearray()
     # A broken pipe counts as an end.
@@ -1424,9 +1418,8 @@ async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[
 #   `ToolError` for a request that failed in another way.
 # - `messages` are the server's, the answers to requests included. At their end, the
 #   session fails the open requests.
-# - Before the messages end, the transport calls `on_closed` with the reason. From then
-#   on, no new call is sent, but answers to calls in flight may still come.
-# - The transport of a process calls `on_output` for each line that is no message.
+# - `on_closed` is called with a reason before the messages end. From then on, as after
+#   `NotDelivered`, no new call is sent, but answers to calls in flight may still come.
 
 Mask = Callable[[str], str]
 MASK_LIMIT = 1 << 16  # bytes of a line or a text that is masked and shown
@@ -1437,9 +1430,8 @@ _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 class Shared:
     """What every connection of a workbench uses.
 
-    `client` is the session of the client's last tool call, or None before the first.
-    The questions and logs of servers go there. A session outlives its call, because the
-    SDK sends over the client's connection.
+    `client` is the session of the client's last tool call. The questions and logs of
+    servers go there. The SDK sends over the client's connection, which outlives a call.
     """
 
     mask: Mask
@@ -1493,13 +1485,11 @@ class Connection:
         self._in_flight = 0  # calls
         self._failures = 0  # of requests, since the last success
         self._changed = anyio.Event()  # replaced by `_notify`
-        # A change may be missed: a remote server's announcement is lost while its event
-        # stream is broken, and any listing may fail. If this is true, each
-        # `wait_until_current` has the tools listed again.
+        # A remote server's announcement is lost while its event stream is broken, and
+        # any listing may fail. Then each `wait_until_current` asks for a listing.
         self._may_miss_changes = bool(config.url)
         # Requests for a listing of the tools are numbered. A listing serves all that
-        # were made before it began, even if it fails: otherwise, all who wait would
-        # wait for `OPEN_TIMEOUT`.
+        # were made before it began, even if it fails.
         self._requested = 0  # number of the last request
         self._listed = 0  # number of the last request that was served
 
@@ -1614,9 +1604,8 @@ class Connection:
     async def _mend(self, messages: Messages) -> Messages:
         """Mend the small faults for which the session would refuse a whole result.
 
-        A result of a tool may lack `content`, because TypeScript clients take it, too.
-        The session ignores this key in other results. A tool that is not valid is left
-        out of a listing, and costs no other tool.
+        TypeScript clients take a result of a tool without `content`. The session
+        ignores this key in other results.
         """
         async for item in messages:
             if isinstance(item.message, types.JSONRPCResponse):
@@ -1628,6 +1617,7 @@ class Connection:
             yield item
 
     def _remove_invalid_tools(self, page: JSON) -> None:
+        """Take out the tools for which the session would refuse the whole page."""
         version = str(self.session.protocol_version)
         tools, page["tools"] = page["tools"], []
         for tool in tools:
@@ -1643,15 +1633,12 @@ class Connection:
                 log.warning(text, shown, explain(error))
 
     async def _negotiate(self) -> None:
-        """Agree on an era: the newer one only where the server refuses the older.
-
-        A server of the newer era could not ask the client.
-        """
+        """Agree on an era: the newer one, without questions, only if need be."""
         try:
             await self.session.initialize()
         except (MCPError, ToolError, RuntimeError) as error:
-            # RuntimeError is the SDK's for an answer with an unknown version. Its reason
-            # comes before that of the probe, at which some servers exit.
+            # The SDK raises RuntimeError for a version that it does not know. If the
+            # probe fails as well, or ends the server, this first reason is kept.
             self.mark_closed(explain(error))
             await self.session.discover()
             self._reason = ""
@@ -1694,9 +1681,9 @@ class Connection:
         self._notify()
 
     async def wait_until_current(self) -> None:
-        """Wait until the server is up or has failed, then until its tools are current.
+        """Wait until the server is up or has failed, then for a listing that is due.
 
-        The wait for a listing that is due takes at most `OPEN_TIMEOUT`.
+        A listing is waited for at most `OPEN_TIMEOUT`, and goes on after that.
         """
         if self.state is State.UP and self._may_miss_changes:
             self._request_listing()
@@ -1759,15 +1746,15 @@ class Connection:
         self.tools = tools
 
     def _count_failure(self, error: Exception) -> None:
-        """Close the connection if the session is lost, so that the next use makes a new one.
+        """Close the connection if the server may have lost the session.
 
         A remote server that was restarted may refuse the old session with any error. So
-        its second failed request in a row counts as the loss of the session. Otherwise,
-        all calls would fail until the workbench is restarted.
+        the second failed request in a row closes the connection. Otherwise, all calls
+        would fail until the workbench is restarted.
         """
         self._failures += 1
-        is_lost = bool(self.config.url) and self._failures > 1
-        if is_lost or isinstance(error, NotDelivered):
+        may_be_lost = bool(self.config.url) and self._failures > 1
+        if may_be_lost or isinstance(error, NotDelivered):
             self.mark_closed(explain(error))
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
@@ -1793,10 +1780,9 @@ class Connection:
 
         The connection must be up. Cancelling the caller cancels the call downstream.
         Raises `NotDelivered`, `ToolError`, `ValidationError`, or the server's
-        `MCPError`. After `NotDelivered`, the connection is closed.
+        `MCPError`.
         """
-        # Nothing was awaited since the caller has found the state UP. So `_stay_up`
-        # sees this call, and waits for it.
+        # Nothing was awaited since the state was found UP, so `_stay_up` sees this call.
         self._in_flight += 1
         request = types.Request[JSON, str](method="tools/call", params=params)
         try:
@@ -1811,8 +1797,8 @@ class Connection:
             raise
         except MCPError as error:
             # A tool may refuse every call, and a new session would lose what the old
-            # one holds, such as a browser. So the error of a call closes nothing. But a
-            # lost session, or a missed change of the tools, shows in a listing.
+            # one holds, such as a browser. So this alone does not close the connection:
+            # if the session is lost, the listing fails as well.
             self._failures += 1
             if self._may_miss_changes:
                 self._request_listing()
@@ -1880,11 +1866,11 @@ class ServerProcess(Transport):
 
     - The process exits. `_report_exit` reports the status at once, and closes the pipes
       `OUTPUT_TIMEOUT` later, so the messages end.
-    - stdout ends, or has a line that is too long. `_messages` reports this.
+    - stdout ends. `_messages` reports this.
     - stdin is closed. `_send` reports this at the next request.
 
     A process that closes a pipe usually exits, and its status tells more. So the last
-    two wait up to `EXIT_GRACE` for the exit, before they report.
+    two wait for the exit first, up to `EXIT_GRACE`.
     """
 
     async def __aenter__(self) -> Streams:
@@ -1924,7 +1910,7 @@ class ServerProcess(Transport):
         asyncio.get_running_loop().call_later(OUTPUT_TIMEOUT, self._process.close)
 
     async def _messages(self) -> Messages:
-        """The messages on stdout, to its end. Then the end is reported."""
+        """The messages on stdout, to its end."""
         async for line in read_lines(self._pipes.stdout, LINE_LIMIT):
             if len(line) == LINE_LIMIT:
                 # If this line were skipped, a call that it answers would wait for ever.
@@ -1936,8 +1922,6 @@ class ServerProcess(Transport):
                 self.on_output(line)
             else:
                 yield SessionMessage(message)
-        # A server that closes a pipe usually exits. Then `_report_exit` reports the
-        # exit status first, and the connection keeps the first reason.
         await asyncio.wait(self._ends, timeout=EXIT_GRACE)
         self.on_closed("closed its stdout")
 
@@ -1946,20 +1930,14 @@ class ServerProcess(Transport):
             self.on_output(line)
 
     async def _send(self, item: SessionMessage) -> None:
-        """Write a message to stdin.
-
-        Raises `NotDelivered` for a request that the process can no longer read, or no
-        longer answer.
-        """
-        # After the end of stdout, no answer can come, so nothing is sent.
-        is_closed = self._pipes.stdout.at_eof()
-        if not is_closed:
+        """Write a message to stdin, unless the process can no longer answer."""
+        pipes = self._pipes
+        if not pipes.stdout.at_eof():
             # No `drain`: a server that does not read its stdin must delay nobody.
-            self._pipes.stdin.write(dump_message(item.message) + b"\n")
-            # A write to a broken pipe closes `stdin`, so the check comes after it.
-            is_closed = self._pipes.stdin.is_closing()
+            pipes.stdin.write(dump_message(item.message) + b"\n")
+        # A write to a broken pipe closes `stdin`, so this check comes after it.
+        is_closed = pipes.stdout.at_eof() or pipes.stdin.is_closing()
         if is_closed and isinstance(item.message, types.JSONRPCRequest):
-            # As at the end of stdout, the exit status is the better reason.
             await asyncio.wait(self._ends, timeout=EXIT_GRACE)
             self.on_closed("closed its stdout or stdin")
             raise NotDelivered("the server has closed its stdout or stdin")
@@ -1967,10 +1945,8 @@ class ServerProcess(Transport):
     async def __aexit__(self, *_: object) -> None:
         """Close stdin, and end the whole process group.
 
-        The group has `EXIT_GRACE` seconds after the end of stdin, and as long again
-        after a SIGTERM. What is left of the group gets a SIGKILL, and a moment to die,
-        because the next process would find the locks of this one. On Windows, the
-        first signal kills.
+        After a SIGKILL, the group has a moment to die, because the next process would
+        find the locks of this one. On Windows, the first signal kills.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
@@ -1993,10 +1969,7 @@ class ServerProcess(Transport):
         self._process.close()
 
     def kill_group(self, number: int) -> bool:
-        """Signal the process group, and return whether there was any process in it.
-
-        The number 0 sends nothing.
-        """
+        """Signal the process group; return whether it had any process. 0 sends nothing."""
         if sys.platform == "win32":
             return signal_job(self._job, number)
         with suppress(ProcessLookupError, PermissionError):
@@ -2057,9 +2030,8 @@ class _Exchange:
 class RemoteServer(Transport):
     """A remote server, over Streamable HTTP or the older SSE transport.
 
-    A message is posted in the task that sends it. The failure of a request is raised in
-    that task and ends no other request. The failure of a notification is only logged.
-    Cancelling the task closes its HTTP connection.
+    A message is posted in the task that sends it. So a request that fails ends no other
+    request, and cancelling the task closes its HTTP connection.
 
     https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
     """
@@ -2069,8 +2041,8 @@ class RemoteServer(Transport):
         self._is_sse = self.config.transport == "sse"
         self._http = self._make_client()
         self._endpoint = self._url
-        # Set once the server has named its endpoint (SSE), or the first notification was
-        # sent (Streamable HTTP). From then on, `_listen` may ask for its stream.
+        # Over SSE, the server has named its endpoint. Over Streamable HTTP, an era is
+        # agreed on, and `_listen` may ask for its stream.
         self._is_ready = anyio.Event()
         # Nothing is kept between the two ends: a server that sends without end waits
         # for the session, and the memory stays small.
@@ -2133,8 +2105,8 @@ class RemoteServer(Transport):
             if isinstance(message, types.JSONRPCRequest):
                 raise
             log.debug("%s: not posted: %s", self.config.url, error)
-        # The session gives the negotiated version with its requests and notifications.
-        # Its answers and the GET of `_listen` need the version, too.
+        # The session sets the agreed version in the headers of its requests and
+        # notifications. Its answers and the GET of `_listen` need this header, too.
         if _VERSION in headers:
             self._http.headers[_VERSION] = headers[_VERSION]
             self._is_ready.set()
@@ -2142,8 +2114,7 @@ class RemoteServer(Transport):
     async def _listen(self) -> None:
         """Read the messages that belong to no request of ours.
 
-        A server of Streamable HTTP that has no session has no stream of such messages.
-        One that has a session may have none, too: then each GET is refused.
+        A server of Streamable HTTP may have no stream of them: then the GET is refused.
         """
         with self._listening:
             if self._is_sse:
@@ -2201,7 +2172,7 @@ class RemoteServer(Transport):
     async def _fetch(self, exchange: _Exchange) -> bool:
         """Make one HTTP request, and hand on the messages of its response.
 
-        Returns whether all has come that is awaited. Raises `ToolError` for any failure.
+        Returns whether nothing more is awaited. Raises `ToolError` for any failure.
         """
         method, awaited = exchange.method, exchange.awaited
         request = self._http.stream(method, self._endpoint, **exchange.parts)
@@ -2210,12 +2181,13 @@ class RemoteServer(Transport):
                 if response.headers.get(SESSION_ID):
                     self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
                 if response.request.method != method:
-                    # By 301, 302 or 303, which have lost the message.
-                    status = response.history[0].status_code
+                    # A redirect has made a GET of a POST, without the message.
+                    status = response.history[-1].status_code
                     how = f"write {response.url} in `url`"
                     raise ToolError(f"HTTP {status}, a redirect: {how}")
                 if response.is_success and method != "GET" and not awaited:
-                    return True  # the body has nothing, and may never end
+                    # Its body has nothing, and may never end.
+                    return True
                 async for event in _events(response):
                     if await self._receive(event, exchange):
                         return True
