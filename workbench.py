@@ -1452,7 +1452,7 @@ class Transport(AbstractAsyncContextManager[Streams]):
 
 
 class State(enum.IntEnum):
-    """The states of a connection, in order.
+    """The states of a connection, in order, and all its changes of state.
 
     from      to        by           when
     STARTING  UP        _stay_up     the tools are listed
@@ -1509,10 +1509,7 @@ class Connection:
         self._notify()
 
     async def reach(self, state: State) -> None:
-        """Wait until the connection is in this state, or in a later one.
-
-        A connection that cannot be started reaches `State.ENDED` without being up.
-        """
+        """Wait for this state or a later one. A start that fails reaches ENDED."""
         await self._until(lambda: self.state >= state)
 
     def mark_closed(self, reason: str) -> None:
@@ -1545,10 +1542,7 @@ class Connection:
         return max(lines, key=lambda line: "://" in line, default="")
 
     async def run(self) -> None:
-        """Start the server, keep the connection, and leave no process of its group.
-
-        A failure is not raised, but recorded for `why_not_up`.
-        """
+        """Start the server, keep the connection, and leave no process of its group."""
         kind = RemoteServer if self.config.url else ServerProcess
         transport = kind(self.config, self.shared, self.log_line, self.mark_closed)
         try:
@@ -1561,7 +1555,7 @@ class Connection:
                     raise ToolError(f"was not up within {START_TIMEOUT:g} seconds")
                 await self._stay_up()
         except Exception as error:  # noqa: BLE001
-            # An exception that left this task would end all other connections.
+            # If it left this task, the exception would end all other connections.
             self.mark_closed(explain(error))
         self.set_state(State.ENDED)
         log.info("%s: %s", self.name, self.why_not_up())
@@ -1669,8 +1663,7 @@ class Connection:
             text = "Received tools notification from server without listChanged"
             log.warning("%s capability: %s", text, self.name)
         if self._listed < self._requested:
-            # The listing in progress may be older than the change. No other is begun
-            # beside it, but another one follows.
+            # The listing in progress may be older than the change: another one follows.
             text = "Skipping duplicate discovery - already in progress"
             log.debug("%s for: %s", text, self.name)
         self._request_listing()
@@ -1688,15 +1681,13 @@ class Connection:
         if self.state is State.UP and self._may_miss_changes:
             self._request_listing()
         await self.reach(State.UP)
+        # Later requests are not waited for: each listing may be followed by another.
         number = self._requested
         with anyio.move_on_after(OPEN_TIMEOUT):
             await self._until(lambda: self._listed >= number or self.state > State.UP)
 
     async def _keep_current(self) -> None:
-        """List the tools whenever that was requested, one listing at a time.
-
-        A listing that fails leaves the tools as they were.
-        """
+        """List the tools whenever that was requested, one listing at a time."""
         while True:
             await self._until(lambda: self._listed < self._requested)
             number = self._requested
@@ -1710,8 +1701,7 @@ class Connection:
                 self._count_failure(error)
             self._listed = number
             self._notify()
-            # A server may announce a change after each listing. Without this pause, its
-            # listings would follow one another without a break.
+            # A server that announces a change after each listing is listed without end.
             await anyio.sleep(LISTING_PAUSE)
 
     async def _list_tools(self) -> None:
@@ -1722,7 +1712,7 @@ class Connection:
         tools: dict[str, types.Tool] = {}
         cursor: str | None = None
         sent: set[str | None] = set()
-        # None is the first cursor that is sent. So the loop ends at None, as at any
+        # None is the first cursor that is sent. So the loop ends at None, as at every
         # other cursor that was sent before.
         while cursor not in sent and len(sent) < MAX_PAGES:
             sent.add(cursor)
@@ -1768,8 +1758,8 @@ class Connection:
     async def tell_roots_changed(self) -> None:
         """Tell the server to ask for the client's roots again.
 
-        Only a client that has declared roots sends such a notification. It declared
-        them before any server was started, so every server was offered them.
+        Only a client that had declared roots before any server was started tells of a
+        change, so every server was offered them.
         """
         # An exception in this task would end all connections.
         with suppress(Exception):
@@ -1782,7 +1772,8 @@ class Connection:
         Raises `NotDelivered`, `ToolError`, `ValidationError`, or the server's
         `MCPError`.
         """
-        # Nothing was awaited since the state was found UP, so `_stay_up` sees this call.
+        # Nothing was awaited since the state was found UP. So `_stay_up` waits for this
+        # call.
         self._in_flight += 1
         request = types.Request[JSON, str](method="tools/call", params=params)
         try:
@@ -1950,15 +1941,14 @@ class ServerProcess(Transport):
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
-        # The exit that follows is not the reason why the connection has ended.
+        # The exit that follows is not the reason for this end.
         self._pipes.exited.remove_done_callback(self._report_exit)
         self._pipes.stdin.close()
         # 9 is SIGKILL, a name that Windows lacks. 0 only asks.
         steps = (EXIT_GRACE, signal.SIGTERM), (EXIT_GRACE, 9), (OUTPUT_TIMEOUT, 0)
         with anyio.CancelScope(shield=True):
             for seconds, number in steps:
-                # The group has these seconds to end by itself. Then what is left of it
-                # gets the signal.
+                # The group has these seconds to end. What is left then gets the signal.
                 with anyio.move_on_after(seconds):
                     while self.kill_group(0):
                         await anyio.sleep(0.02)
@@ -1969,7 +1959,7 @@ class ServerProcess(Transport):
         self._process.close()
 
     def kill_group(self, number: int) -> bool:
-        """Signal the process group; return whether it had any process. 0 sends nothing."""
+        """Signal the process group, unless 0; return whether it has any process."""
         if sys.platform == "win32":
             return signal_job(self._job, number)
         with suppress(ProcessLookupError, PermissionError):
@@ -2044,8 +2034,8 @@ class RemoteServer(Transport):
         # Over SSE, the server has named its endpoint. Over Streamable HTTP, an era is
         # agreed on, and `_listen` may ask for its stream.
         self._is_ready = anyio.Event()
-        # Nothing is kept between the two ends: a server that sends without end waits
-        # for the session, and the memory stays small.
+        # This stream keeps nothing: a server that sends without end has to wait for the
+        # session, and fills no memory.
         stream = anyio.create_memory_object_stream[SessionMessage]()
         self._inbox, self._messages = stream
         # A scope, because `Task.cancel` would cancel even a refresh of the tokens.
@@ -2134,8 +2124,8 @@ class RemoteServer(Transport):
         except ToolError as error:
             self.on_closed(str(error))
         self._inbox.close()
-        # Without the stream, no answer can come, and no endpoint is named. Closing the
-        # HTTP client fails every post, even one that waits for the endpoint.
+        # No answer can come any more. Closing the HTTP client fails every post, even
+        # one that waits for the endpoint.
         await self._http.aclose()
         self._is_ready.set()
 
