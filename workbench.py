@@ -1631,8 +1631,8 @@ class Connection:
         try:
             await self.session.initialize()
         except (MCPError, ToolError, RuntimeError) as error:
-            # The SDK raises RuntimeError for a version that it does not know. If the
-            # probe fails as well, or ends the server, this first reason is kept.
+            # The SDK raises RuntimeError for a version that it does not know. The reason
+            # is recorded before the probe, because some servers exit at the probe.
             self.mark_closed(explain(error))
             await self.session.discover()
             self._reason = ""
