@@ -1613,18 +1613,19 @@ class Connection:
     def _remove_invalid_tools(self, page: JSON) -> None:
         """Take out the tools for which the session would refuse the whole page."""
         version = str(self.session.protocol_version)
-        tools, page["tools"] = page["tools"], []
-        for tool in tools:
+        valid = []
+        for tool in page["tools"]:
             try:
                 validate_server_result("tools/list", version, {**page, "tools": [tool]})
                 # A schema may be nested too deeply to be written as JSON.
                 compact({"tools": [tool]})
-                page["tools"].append(tool)
+                valid.append(tool)
             except ValueError as error:
                 # The mask comes first, because a secret that is cut is not found.
                 shown = self.shared.mask(str(tool))[:99]
                 text = f"{self.name}: left out a tool that is not valid, %s: %s"
                 log.warning(text, shown, explain(error))
+        page["tools"] = valid
 
     async def _negotiate(self) -> None:
         """Agree on an era: the newer one, without questions, only if need be."""
@@ -2155,7 +2156,8 @@ class RemoteServer(Transport):
         while not await self._fetch(exchange):
             pause = max(exchange.retry, (anyio.current_time() - began) / 2)
             await anyio.sleep(min(pause, RETRY_LIMIT))
-            exchange.method, exchange.parts = "GET", {}
+            exchange.method = "GET"
+            exchange.parts = {}
             if exchange.last_id:
                 exchange.parts = {"headers": {"last-event-id": exchange.last_id}}
 
@@ -2164,19 +2166,19 @@ class RemoteServer(Transport):
 
         Returns whether nothing more is awaited. Raises `ToolError` for any failure.
         """
-        method, awaited = exchange.method, exchange.awaited
-        request = self._http.stream(method, self._endpoint, **exchange.parts)
+        is_read = exchange.awaited or exchange.method == "GET"
+        request = self._http.stream(exchange.method, self._endpoint, **exchange.parts)
         try:
             async with request as response:
                 if response.headers.get(SESSION_ID):
                     self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
-                if response.request.method != method:
+                if response.request.method != exchange.method:
                     # A redirect has made a GET of a POST, without the message.
                     status = response.history[-1].status_code
                     how = f"write {response.url} in `url`"
                     raise ToolError(f"HTTP {status}, a redirect: {how}")
-                if response.is_success and method != "GET" and not awaited:
-                    # Its body has nothing, and may never end.
+                if response.is_success and not is_read:
+                    # The body has nothing, and may never end.
                     return True
                 async for event in _events(response):
                     if await self._receive(event, exchange):
@@ -2184,7 +2186,7 @@ class RemoteServer(Transport):
         except Exception as error:  # noqa: BLE001
             raise ToolError(f"{self.config.url}: {explain(error)}") from None
         # Without the id of an event, the rest of an answer cannot be asked for.
-        is_cut_off = awaited and not exchange.last_id
+        is_cut_off = exchange.awaited and not exchange.last_id
         if is_cut_off or not response.is_success:
             raise self._failure(response, exchange.last_data)
         return False
