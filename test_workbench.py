@@ -1055,10 +1055,10 @@ AT_HOME = os.path.expanduser("~/x")  # as a shell expands it
 SHOW_HOME = ["-c", "import sys; sys.exit(sys.argv[1])", "~/x"]
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons must tell
     "absent": (MISSING, "^cannot start 'no-such-command': .*full path.*`env`.$"),
-    "words": ({"command": "npx -y x"}, "'npx -y x': it has spaces: .*`args`"),
-    "blank": ({"command": " "}, "' ': it is empty"),
-    "link": ({"command": "http://a.b:80/c"}, "it is a URL: .*`url`"),
-    "port": ({"command": "localhost:80"}, "it is a port: .*`url`"),
+    "words": ({"command": "npx -y x"}, "'npx -y x': .*one program.*`args`"),
+    "blank": ({"command": " "}, "' ': .*one program"),
+    "link": ({"command": "http://a.b:80/c"}, "'http://a.b:80/c': .*a URL into `url`"),
+    "port": ({"command": "localhost:80"}, "'localhost:80': .*a URL into `url`"),
     "file": ({"command": __file__}, "Permission denied|not a valid|Bad EXE"),
     "folder": (local() | {"cwd": "/no-such"}, "its `cwd` is no folder: '/no-such'"),
     "done": (local(on={"start": "pass"}), "status 0.*`args`"),

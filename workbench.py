@@ -1275,22 +1275,14 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # Both ends of the workbench use this section: its client's, and its servers'.
 
 Messages = AsyncIterator[SessionMessage]
-Read = Callable[[int], Awaitable[bytes]]
 # Bytes of the largest message of a server. Parsing holds the interpreter's lock, so a
-# larger message would block all threads for too long. asyncio buffers up to twice as
-# much output that nobody has taken yet. This buffer usually has room for all that a
-# pipe holds, so the last output of a process is read before the pipe is closed,
-# `OUTPUT_TIMEOUT` after the exit.
+# larger message would block all threads for too long.
 LINE_LIMIT = 32 << 20
 
 
 @dataclass
 class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
-    """Both directions of a connection, in the form that the SDK's sessions want.
-
-    The SDK calls `aclose`, which does nothing, because only the transport may close the
-    pipes or the HTTP client.
-    """
+    """Both directions of a connection, in the form that the SDK's sessions want."""
 
     messages: Messages
     transmit: Callable[[SessionMessage], Awaitable[None]]
@@ -1305,6 +1297,7 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
         await self.transmit(item)
 
     async def aclose(self) -> None:
+        # The SDK calls this, but the pipes and the HTTP client are the transport's.
         pass
 
 
@@ -1312,8 +1305,7 @@ def read_message(line: bytes) -> types.JSONRPCMessage | None:
     """The JSON-RPC message in a line or a body; None for anything else.
 
     An answer of JSON-RPC 2.0 that is not valid becomes an error with its id. Without
-    the error, its call would wait for ever. An answer without a valid id, or nested in
-    more levels than a JSON parser reads, is no message.
+    the error, its call would wait for ever.
     """
     message = None
     text = line.decode(errors="replace")
@@ -1339,16 +1331,15 @@ def dump_message(message: types.JSONRPCMessage) -> bytes:
     return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
-async def read_lines(read: Read, limit: int) -> AsyncIterator[bytes]:
-    """The lines that can be read, without their ends.
+async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[bytes]:
+    """The lines of a stream, without their ends; at most `limit` bytes of each.
 
-    Only the first `limit` bytes of a longer line are kept. `limit` is at least 64 KiB,
-    which is the most that is read at a time.
+    `limit` is at least 64 KiB, which is the most that is read at a time.
     """
     line = bytearray()
     # A broken pipe counts as an end.
     with suppress(OSError):
-        while chunk := await read(65536):
+        while chunk := await stream.read(65536):
             end, *others = chunk.split(b"\n")
             line += end[: limit - len(line)]
             for other in others:
@@ -1363,30 +1354,23 @@ async def read_lines(read: Read, limit: int) -> AsyncIterator[bytes]:
 # === Connections ======================================================================
 # One start of a server: its session, its tools, the calls to it, and its questions.
 #
+# `DownstreamServer.start` makes a `Connection` and starts a task with its `run`. `run`
+# enters the transport and the session, agrees on an era, lists the tools and is up.
+# Once the connection is marked as closed, `run` waits for the calls in flight, and
+# leaves session and transport.
+#
 # A `Transport` carries the messages. The next section has the two kinds of transports.
 #
-# - A transport is an async context manager that yields `Streams`. Making or entering it
-#   raises `ToolError` where it is known what to do about a failure. `Connection.run`
-#   records that error, or any other, as the reason why the server is not up.
+# - A transport is an async context manager that yields `Streams`. If entering it fails,
+#   the error is the reason why the server is not up.
 # - `transmit` sends one message. For a request, `transmit` may return before the answer
 #   has come (over pipes and SSE), or after that (over Streamable HTTP). `transmit`
-#   raises `NotDelivered` only if the server has certainly not executed the request: one
-#   of its pipes is closed, or it does not know the session. For a request that failed
-#   in another way, `transmit` raises `ToolError`.
-# - `messages` are the server's, the answers to requests included.
-# - The transport of a process calls `on_output` for each line that is no message.
-#
-# A connection ends in two steps. First the transport calls `on_closed`, which is
-# `Connection.mark_closed`, with a reason: no new call is sent, but answers to calls in
-# flight may still come. Before `NotDelivered` is raised, `on_closed` is called as well,
-# so that the next start makes a new connection. Then no answer can come any more: the
-# messages end, and the session fails the open requests. Over Streamable HTTP, a request
-# waits for its own answer, so the second step is not needed.
-#
-# The life of a connection: `DownstreamServer.start` makes the object and starts a task
-# with `run`. `run` enters the transport and the session, agrees on an era, lists the
-# tools and is up. Once the connection is marked as closed, `run` waits for the calls in
-# flight, and leaves session and transport. Calls are sent in the state UP only.
+#   raises `NotDelivered` only if the server has certainly not executed the request, and
+#   `ToolError` for a request that failed in another way.
+# - `messages` are the server's, the answers to requests included. At their end, the
+#   session fails the open requests.
+# - `on_closed` is called with a reason before the messages end. From then on, as after
+#   `NotDelivered`, no new call is sent, but answers to calls in flight may still come.
 
 Mask = Callable[[str], str]
 MASK_LIMIT = 1 << 16  # bytes of a line or a text that is masked and shown
@@ -1398,9 +1382,7 @@ class Shared:
     """What every connection of a workbench uses.
 
     `client` is the session of the client's last tool call. The questions and logs of
-    servers go there. A session outlives its call, because the SDK sends over the
-    client's connection. Before the first call, and for a client that cannot be asked,
-    `client` is None.
+    servers go there. The SDK sends over the client's connection, which outlives a call.
     """
 
     mask: Mask
@@ -1412,39 +1394,28 @@ class Shared:
 
 @dataclass(eq=False, repr=False)
 class Transport(AbstractAsyncContextManager[Streams]):
-    """The way to a server: what both kinds of transports are given.
-
-    Both kinds inherit `__init__`, which ends with a call of `__post_init__`.
-    """
+    """The way to a server: what both kinds of transports are given."""
 
     config: ServerConfig
     shared: Shared
     on_output: Callable[[bytes], None]  # for each line of a process that is no message
     on_closed: Callable[[str], None]  # with the reason
 
-    def __post_init__(self) -> None:
-        """Prepare the transport. Nothing is started before the context is entered."""
-
 
 class State(enum.IntEnum):
-    """The states of a connection, in order.
-
-    STARTING: there is no session or no list of tools yet.
-    UP: calls are sent, in this state only.
-    DRAINING: no call is sent any more. Those in flight may still be answered.
-    ENDED: the connection is left, and nothing is left of its process group.
+    """The states of a connection, in order, and all its changes of state.
 
     from      to        by           when
     STARTING  UP        _stay_up     the tools are listed
-    STARTING  DRAINING  _stay_up     the same, but the transport has been closed
-    UP        DRAINING  mark_closed  the transport is closed
+    STARTING  DRAINING  _stay_up     the same, but the connection has been closed
+    UP        DRAINING  mark_closed  the connection is closed
     any       ENDED     run          session and transport are left
     """
 
     STARTING = 1
-    UP = 2
-    DRAINING = 3
-    ENDED = 4
+    UP = 2  # calls are sent, in this state only
+    DRAINING = 3  # calls in flight may still be answered
+    ENDED = 4  # nothing is left of the process group
 
 
 class Connection:
@@ -1459,18 +1430,17 @@ class Connection:
         self.config = config
         self.shared = shared
         self.tools: dict[str, types.Tool] = {}  # by name, those that the filters allow
-        # A change may be missed: a remote server's announcement is lost while its event
-        # stream is broken, and any listing may fail. If this is true, each
-        # `wait_until_current` has the tools listed again.
-        self._may_miss_changes = bool(config.url)
         self.state = State.STARTING
-        self._reason = ""  # why the transport is closed
+        self._reason = ""  # why the connection is closed
         self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
-        self._in_flight = 0
+        self._in_flight = 0  # calls
+        self._failures = 0  # of requests, since the last success
         self._changed = anyio.Event()  # replaced by `_notify`
+        # A remote server's announcement is lost while its event stream is broken, and
+        # any listing may fail. Then each `wait_until_current` asks for a listing.
+        self._may_miss_changes = bool(config.url)
         # Requests for a listing of the tools are numbered. A listing serves all that
-        # were made before it began. A failed listing counts as well: otherwise, all who
-        # wait would wait for `OPEN_TIMEOUT`.
+        # were made before it began, even if it fails.
         self._requested = 0  # number of the last request
         self._listed = 0  # number of the last request that was served
 
@@ -1490,17 +1460,13 @@ class Connection:
         self._notify()
 
     async def reach(self, state: State) -> None:
-        """Wait until the connection is in this state, or in a later one.
-
-        A connection that cannot be started reaches `State.ENDED` without being up.
-        """
+        """Wait for this state or a later one. A start that fails reaches ENDED."""
         await self._until(lambda: self.state >= state)
 
     def mark_closed(self, reason: str) -> None:
-        """Record why the connection closes. If it was up, no more calls are sent.
+        """Record why the connection is closed. If it was up, no more calls are sent.
 
-        The transport calls this method, and `run` after any failure. The first reason
-        is kept, because later ones are consequences of the first.
+        The first reason is kept, because later ones are consequences of the first.
         """
         if not self._reason:
             self._reason = " ".join(self.shared.mask(reason).split())
@@ -1527,13 +1493,10 @@ class Connection:
         return max(lines, key=lambda line: "://" in line, default="")
 
     async def run(self) -> None:
-        """Start the server, keep the connection, and leave no process of its group.
-
-        A failure is not raised, but recorded for `why_not_up`.
-        """
+        """Start the server, keep the connection, and leave no process of its group."""
         kind = RemoteServer if self.config.url else ServerProcess
+        transport = kind(self.config, self.shared, self.log_line, self.mark_closed)
         try:
-            transport = kind(self.config, self.shared, self.log_line, self.mark_closed)
             # A start that fails in its transport has no `session`.
             async with transport as streams, self._session(streams) as self.session:
                 with anyio.move_on_after(START_TIMEOUT) as starting:
@@ -1543,7 +1506,7 @@ class Connection:
                     raise ToolError(f"was not up within {START_TIMEOUT:g} seconds")
                 await self._stay_up()
         except Exception as error:  # noqa: BLE001
-            # An exception that left this task would end all other connections.
+            # If it left this task, the exception would end all other connections.
             self.mark_closed(explain(error))
         self.set_state(State.ENDED)
         log.info("%s: %s", self.name, self.why_not_up())
@@ -1573,12 +1536,21 @@ class Connection:
             list_roots_callback=self._forwarder(offered.roots, *roots),
         )
 
+    def _forwarder(self, is_offered: object, request: Any, result: Any) -> Any:
+        """A callback that asks the client a server's question, if that was offered."""
+
+        async def forward(_: object, params: Any = None) -> Any:
+            # Nothing is offered until there is a client, which is never unset.
+            client = cast(ServerSession, self.shared.client)
+            return await client.send_request(request(params=params), result)
+
+        return forward if is_offered else None
+
     async def _mend(self, messages: Messages) -> Messages:
         """Mend the small faults for which the session would refuse a whole result.
 
-        A result of a tool may lack `content`, because TypeScript clients take it, too.
-        The session ignores this key in other results. A tool that is not valid is left
-        out of a listing, and costs no other tool.
+        TypeScript clients take a result of a tool without `content`. The session
+        ignores this key in other results.
         """
         async for item in messages:
             if isinstance(item.message, types.JSONRPCResponse):
@@ -1590,6 +1562,7 @@ class Connection:
             yield item
 
     def _remove_invalid_tools(self, page: JSON) -> None:
+        """Take out the tools for which the session would refuse the whole page."""
         version = str(self.session.protocol_version)
         valid = []
         for tool in page["tools"]:
@@ -1605,34 +1578,16 @@ class Connection:
                 log.warning(text, shown, explain(error))
         page["tools"] = valid
 
-    def _forwarder(self, is_offered: object, request: Any, result: Any) -> Any:
-        """A callback that asks the client a server's question, if that was offered."""
-
-        async def forward(_: object, params: Any = None) -> Any:
-            # Nothing is offered until there is a client, which is never unset.
-            client = cast(ServerSession, self.shared.client)
-            return await client.send_request(request(params=params), result)
-
-        return forward if is_offered else None
-
     async def _negotiate(self) -> None:
-        """Agree on an era: the newer one only where the server refuses the older.
-
-        A server of the newer era could not ask the client.
-        """
+        """Agree on an era: the newer one, without questions, only if need be."""
         try:
             await self.session.initialize()
         except (MCPError, ToolError, RuntimeError) as error:
-            # The SDK raises RuntimeError if the server answers with another version. If
-            # the process has exited, its status tells more than the error.
-            refusal = self._reason or explain(error)
-            with suppress(Exception):
-                await self.session.discover()
-            if self.session.discover_result is None:
-                # Report why `initialize` failed, not why the probe did.
-                self._reason = ""
-                self.mark_closed(refusal)
-                raise
+            # The SDK raises RuntimeError for a version that it does not know. The reason
+            # is recorded before the probe, because some servers exit at the probe.
+            self.mark_closed(explain(error))
+            await self.session.discover()
+            self._reason = ""
             # A server of 2026-07-28 announces nothing unless it is listened to.
             self._may_miss_changes = True
         if self._announces_changes():
@@ -1643,7 +1598,7 @@ class Connection:
         return declared.tools is not None and declared.tools.list_changed is True
 
     async def _stay_up(self) -> None:
-        """Be up until the transport is closed, then wait for the calls in flight."""
+        """Be up until the connection is closed, then wait for the calls in flight."""
         # The transport may have been closed right after the last answer of the start.
         self.set_state(State.DRAINING if self._reason else State.UP)
         async with anyio.create_task_group() as tasks:
@@ -1660,8 +1615,7 @@ class Connection:
             text = "Received tools notification from server without listChanged"
             log.warning("%s capability: %s", text, self.name)
         if self._listed < self._requested:
-            # The listing in progress may be older than the change. No other is begun
-            # beside it, but another one follows.
+            # The listing in progress may be older than the change: another one follows.
             text = "Skipping duplicate discovery - already in progress"
             log.debug("%s for: %s", text, self.name)
         self._request_listing()
@@ -1672,35 +1626,34 @@ class Connection:
         self._notify()
 
     async def wait_until_current(self) -> None:
-        """Wait until the server is up or has failed, then until its tools are current.
+        """Wait until the server is up or has failed, then for a listing that is due.
 
-        The wait for a listing that is due takes at most `OPEN_TIMEOUT`.
+        A listing is waited for at most `OPEN_TIMEOUT`, and goes on after that.
         """
         if self.state is State.UP and self._may_miss_changes:
             self._request_listing()
         await self.reach(State.UP)
+        # Later requests are not waited for: each listing may be followed by another.
         number = self._requested
         with anyio.move_on_after(OPEN_TIMEOUT):
             await self._until(lambda: self._listed >= number or self.state > State.UP)
 
     async def _keep_current(self) -> None:
-        """List the tools whenever that was requested, one listing at a time.
-
-        A listing that fails leaves the tools as they were.
-        """
+        """List the tools whenever that was requested, one listing at a time."""
         while True:
             await self._until(lambda: self._listed < self._requested)
             number = self._requested
             try:
                 with anyio.fail_after(ANSWER_TIMEOUT):
                     await self._list_tools()
+                self._failures = 0
             except (MCPError, ToolError, ValueError, TimeoutError) as error:
                 log.warning("%s: kept its old tools: %s", self.name, explain(error))
                 self._may_miss_changes = True
+                self._count_failure(error)
             self._listed = number
             self._notify()
-            # A server may announce a change after each listing. Without this pause, its
-            # listings would follow one another without a break.
+            # A server that announces a change after each listing is listed without end.
             await anyio.sleep(LISTING_PAUSE)
 
     async def _list_tools(self) -> None:
@@ -1710,11 +1663,11 @@ class Connection:
         """
         tools: dict[str, types.Tool] = {}
         cursor: str | None = None
-        # The first request has the cursor None. The loop ends at None, at an empty
-        # cursor, at one that was sent before, and at `MAX_PAGES`.
-        seen: set[str | None] = {""}
-        while cursor not in seen and len(seen) <= MAX_PAGES:
-            seen.add(cursor)
+        sent: set[str | None] = set()
+        # None is the first cursor that is sent. So the loop ends at None, as at every
+        # other cursor that was sent before.
+        while cursor not in sent and len(sent) < MAX_PAGES:
+            sent.add(cursor)
             params = types.PaginatedRequestParams(cursor=cursor)
             try:
                 page = await self.session.list_tools(params=params)
@@ -1723,7 +1676,7 @@ class Connection:
                     raise
                 break  # the server has no tools
             tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
-            cursor = page.next_cursor
+            cursor = page.next_cursor or None
         new, old = tools.keys(), self.tools.keys()
         modified = sum(tools[name] != self.tools[name] for name in new & old)
         counts = f"{len(new - old)} added, {len(old - new)} removed"
@@ -1733,6 +1686,18 @@ class Connection:
             if not any(matches(tool, pattern) for tool in tools):
                 log.warning("%s: toolFilters: %r offers no tool", self.name, pattern)
         self.tools = tools
+
+    def _count_failure(self, error: Exception) -> None:
+        """Close the connection if the server may have lost the session.
+
+        A remote server that was restarted may refuse the old session with any error. So
+        the second failed request in a row closes the connection. Otherwise, all calls
+        would fail until the workbench is restarted.
+        """
+        self._failures += 1
+        may_be_lost = bool(self.config.url) and self._failures > 1
+        if may_be_lost or isinstance(error, NotDelivered):
+            self.mark_closed(explain(error))
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
         log.debug("[%s] %s: %s", self.name, params.level, compact(params.data))
@@ -1745,8 +1710,8 @@ class Connection:
     async def tell_roots_changed(self) -> None:
         """Tell the server to ask for the client's roots again.
 
-        Only a client that has declared roots sends such a notification. It declared
-        them before any server was started, so every server was offered them.
+        Only a client that had declared roots before any server was started tells of a
+        change, so every server was offered them.
         """
         # An exception in this task would end all connections.
         with suppress(Exception):
@@ -1755,12 +1720,12 @@ class Connection:
     async def call(self, params: JSON, on_progress: OnProgress) -> JSON:
         """Send `tools/call` with these wire parameters, and return the wire result.
 
-        The connection must be up. Cancelling the caller, such as with a time limit,
-        cancels the call downstream. Raises `NotDelivered`, `ToolError`,
-        `ValidationError`, or the server's `MCPError`.
+        The connection must be up. Cancelling the caller cancels the call downstream.
+        Raises `NotDelivered`, `ToolError`, `ValidationError`, or the server's
+        `MCPError`.
         """
-        # Nothing was awaited since the caller has found the state UP. So `_stay_up`
-        # sees this call, and waits for it.
+        # Nothing was awaited since the state was found UP. So `_stay_up` waits for this
+        # call.
         self._in_flight += 1
         request = types.Request[JSON, str](method="tools/call", params=params)
         try:
@@ -1769,9 +1734,15 @@ class Connection:
             result: JSON = await self.session.send_request(
                 request, _RAW_RESULT, progress_callback=on_progress
             )
+            self._failures = 0
+        except ToolError as error:
+            self._count_failure(error)
+            raise
         except MCPError as error:
-            # The session may be lost, or a change of the tools may have been missed. A
-            # listing shows both: if it fails, too, `RemoteServer` closes the connection.
+            # A tool may refuse every call, and a new session would lose what the old
+            # one holds, such as a browser. So this alone does not close the connection:
+            # if the session is lost, the listing fails as well.
+            self._failures += 1
             if self._may_miss_changes:
                 self._request_listing()
             # A server may use this code itself, and live on.
@@ -1796,22 +1767,15 @@ class Connection:
 # server. The last part of this section is for Windows alone.
 
 SESSION_ID = "mcp-session-id"
+_VERSION = "mcp-protocol-version"
 HEADERS = {"accept": "application/json, text/event-stream"}
 HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 
 # The loopback names of this machine, with or without a port.
 LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
-# What a command is that starts no program, by its form. The last form that fits counts.
-_WRONG_COMMANDS = {
-    r"\s*": "it is empty",
-    r".*\S\s+\S.*": "it has spaces: write the program alone, and its arguments in `args`",
-    r"\S*:\d+": "it is a port: write `url`, such as http://localhost:8080/mcp",
-    r"\w+://.*": "it is a URL: write it as `url`",
-}
 # The longest pause, in seconds, before an event stream is asked for again.
 RETRY_LIMIT = 60.0
 Answer = types.JSONRPCResponse | types.JSONRPCError
-Outcome = Answer | ToolError | None
 
 
 class _Pipes(asyncio.subprocess.SubprocessStreamProtocol):
@@ -1845,10 +1809,11 @@ class ServerProcess(Transport):
 
     - The process exits. `_report_exit` reports the status at once, and closes the pipes
       `OUTPUT_TIMEOUT` later, so the messages end.
-    - stdout ends. From this moment on, `_send` sends nothing. `_messages` reports the
-      end after up to `EXIT_GRACE`, because the process usually exits meanwhile, and the
-      status tells more. A line that is too long is reported at its end, without this wait.
-    - stdin is closed. `_send` reports this at the next request, after as long a wait.
+    - stdout ends. `_messages` reports this.
+    - stdin is closed. `_send` reports this at the next request.
+
+    A process that closes a pipe usually exits, and its status tells more. So the last
+    two wait for the exit first, up to `EXIT_GRACE`.
     """
 
     async def __aenter__(self) -> Streams:
@@ -1870,8 +1835,7 @@ class ServerProcess(Transport):
             try:
                 self._process, self._pipes = await start(_Pipes, *words, **options)
             except OSError as error:
-                why = error.strerror or ""
-                raise ToolError(_explain_start(config.command, cwd, why)) from None
+                raise ToolError(_explain_start(config.command, cwd, error)) from None
         if sys.platform == "win32":
             self._job = create_job(self._process)
         # The process may have exited already. Then the callback follows at once.
@@ -1889,8 +1853,8 @@ class ServerProcess(Transport):
         asyncio.get_running_loop().call_later(OUTPUT_TIMEOUT, self._process.close)
 
     async def _messages(self) -> Messages:
-        """The messages on stdout, to its end. Then the end is reported."""
-        async for line in read_lines(self._pipes.stdout.read, LINE_LIMIT):
+        """The messages on stdout, to its end."""
+        async for line in read_lines(self._pipes.stdout, LINE_LIMIT):
             if len(line) == LINE_LIMIT:
                 # If this line were skipped, a call that it answers would wait for ever.
                 limit = LINE_LIMIT >> 20
@@ -1901,30 +1865,22 @@ class ServerProcess(Transport):
                 self.on_output(line)
             else:
                 yield SessionMessage(message)
-        # A server that closes a pipe usually exits. Then `_report_exit` reports the
-        # exit status first, and the connection keeps the first reason.
         await asyncio.wait(self._ends, timeout=EXIT_GRACE)
         self.on_closed("closed its stdout")
 
     async def _read_stderr(self) -> None:
-        async for line in read_lines(self._pipes.stderr.read, MASK_LIMIT):
+        async for line in read_lines(self._pipes.stderr, MASK_LIMIT):
             self.on_output(line)
 
     async def _send(self, item: SessionMessage) -> None:
-        """Write a message to stdin.
-
-        Raises `NotDelivered` for a request that the process can no longer read, or no
-        longer answer.
-        """
-        # After the end of stdout, no answer can come, so nothing is sent.
-        is_closed = self._pipes.stdout.at_eof()
-        if not is_closed:
+        """Write a message to stdin, unless the process can no longer answer."""
+        pipes = self._pipes
+        if not pipes.stdout.at_eof():
             # No `drain`: a server that does not read its stdin must delay nobody.
-            self._pipes.stdin.write(dump_message(item.message) + b"\n")
-            # A write to a broken pipe closes `stdin`, so the check comes after it.
-            is_closed = self._pipes.stdin.is_closing()
+            pipes.stdin.write(dump_message(item.message) + b"\n")
+        # A write to a broken pipe closes `stdin`, so this check comes after it.
+        is_closed = pipes.stdout.at_eof() or pipes.stdin.is_closing()
         if is_closed and isinstance(item.message, types.JSONRPCRequest):
-            # As at the end of stdout, the exit status is the better reason.
             await asyncio.wait(self._ends, timeout=EXIT_GRACE)
             self.on_closed("closed its stdout or stdin")
             raise NotDelivered("the server has closed its stdout or stdin")
@@ -1932,22 +1888,19 @@ class ServerProcess(Transport):
     async def __aexit__(self, *_: object) -> None:
         """Close stdin, and end the whole process group.
 
-        The group has `EXIT_GRACE` seconds after the end of stdin, and as long again
-        after a SIGTERM. What is left of the group gets a SIGKILL, and a moment to die,
-        because the next process would find the locks of this one. On Windows, the
-        first signal kills.
+        After a SIGKILL, the group has a moment to die, because the next process would
+        find the locks of this one. On Windows, the first signal kills.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
-        # The exit that follows is not the reason why the connection has ended.
+        # The exit that follows is not the reason for this end.
         self._pipes.exited.remove_done_callback(self._report_exit)
         self._pipes.stdin.close()
         # 9 is SIGKILL, a name that Windows lacks. 0 only asks.
         steps = (EXIT_GRACE, signal.SIGTERM), (EXIT_GRACE, 9), (OUTPUT_TIMEOUT, 0)
         with anyio.CancelScope(shield=True):
             for seconds, number in steps:
-                # The group has these seconds to end by itself. Then what is left of it
-                # gets the signal.
+                # The group has these seconds to end. What is left then gets the signal.
                 with anyio.move_on_after(seconds):
                     while self.kill_group(0):
                         await anyio.sleep(0.02)
@@ -1958,10 +1911,7 @@ class ServerProcess(Transport):
         self._process.close()
 
     def kill_group(self, number: int) -> bool:
-        """Signal the process group, and return whether there was any process in it.
-
-        The number 0 sends nothing.
-        """
+        """Signal the process group, unless 0; return whether it has any process."""
         if sys.platform == "win32":
             return signal_job(self._job, number)
         with suppress(ProcessLookupError, PermissionError):
@@ -1970,15 +1920,13 @@ class ServerProcess(Transport):
         return False
 
 
-def _explain_start(command: str, cwd: str, why: str) -> str:
+def _explain_start(command: str, cwd: str, error: OSError) -> str:
     """Why a process could not be started, and what to do about it."""
-    told = f"{why} (use its full path, or set a longer PATH in `env`)"
+    why = f"{error.strerror} (`command` is one program, by its full path or from PATH; "
+    why += "arguments go into `args`, a URL into `url`, a longer PATH into `env`)"
     if not os.path.isdir(cwd):
-        told = f"its `cwd` is no folder: '{cwd}'"
-    for pattern, mistake in _WRONG_COMMANDS.items():
-        if re.fullmatch(pattern, command):
-            told = mistake
-    return f"cannot start '{command}': {told}"
+        why = f"its `cwd` is no folder: '{cwd}'"
+    return f"cannot start '{command}': {why}"
 
 
 def restore_environment() -> None:
@@ -2009,55 +1957,72 @@ def restore_environment() -> None:
             os.environ["VIRTUAL_ENV"] = os.path.dirname(environment)
 
 
+@dataclass
+class _Exchange:
+    """An HTTP request, and what is known of the event stream that answers it."""
+
+    method: str
+    parts: JSON = field(default_factory=dict)  # headers and content
+    awaited: str = ""  # the id of the JSON-RPC request whose answer ends the stream
+    retry: float = 1.0  # seconds to wait before the stream is asked for again
+    last_id: str = ""  # of its events
+    last_data: str = ""
+
+
 class RemoteServer(Transport):
     """A remote server, over Streamable HTTP or the older SSE transport.
 
-    A message is posted in the task that sends it. The failure of a request is raised in
-    that task and ends no other request. The failure of a notification is only logged.
-    Cancelling the task closes its HTTP connection.
+    A message is posted in the task that sends it. So a request that fails ends no other
+    request, and cancelling the task closes its HTTP connection.
 
     https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
     """
 
-    def __post_init__(self) -> None:
+    async def __aenter__(self) -> Streams:
+        """Make the HTTP client, and begin to listen."""
+        self._is_sse = self.config.transport == "sse"
+        self._http = self._make_client()
+        self._endpoint = self._url
+        # Over SSE, the server has named its endpoint. Over Streamable HTTP, an era is
+        # agreed on, and `_listen` may ask for its stream.
+        self._is_ready = anyio.Event()
+        # This stream keeps nothing: a server that sends without end has to wait for the
+        # session, and fills no memory.
+        stream = anyio.create_memory_object_stream[SessionMessage]()
+        self._inbox, self._messages = stream
+        # A scope, because `Task.cancel` would cancel even a refresh of the tokens.
+        self._listening = anyio.CancelScope()
+        self._listener = asyncio.create_task(self._listen())
+        return Streams(self._messages, self._send)
+
+    def _make_client(self) -> httpx2.AsyncClient:
         # Errors show the URL as the configuration has it, so that the mask finds its
         # secrets. The text of an error about a URL may have a part of one.
         url = self.config.url
         limits = httpx2.Limits(max_connections=200, keepalive_expiry=2.0)
         try:
-            self._url = self._endpoint = httpx2.URL(url)
+            self._url = httpx2.URL(url)
             proxy = find_proxy(self._url)
             headers = httpx2.Headers(self.config.headers) | HEADERS
             transport = httpx2.AsyncHTTPTransport(limits=limits, proxy=proxy)
-        except (OSError, UnicodeError) as error:
-            text = "`headers`, SSL_CERT_FILE or SSL_CERT_DIR cannot be used"
-            raise ToolError(f"{url}: {text}: {error}") from None
-        except (ImportError, ValueError, httpx2.InvalidURL):
-            text = "not a valid URL, or its proxy is unusable (SOCKS needs socksio)"
+        except (OSError, ImportError, ValueError, httpx2.InvalidURL) as error:
+            text = "not a valid URL, or unusable `headers`, SSL_CERT_FILE, SSL_CERT_DIR"
+            text += f" or proxy (SOCKS needs socksio): {type(error).__name__}"
             raise ToolError(f"{url}: {text}") from None
         # An `Authorization` header or a login in the URL is used instead of a sign-in.
         self._sign_in = None
         if "authorization" not in headers and not self._url.userinfo:
             self._sign_in = SignIn(url, self.shared.learn)
-        self._http = httpx2.AsyncClient(
+        return httpx2.AsyncClient(
             transport=transport,
             auth=self._sign_in,
             headers=headers,
             # Only connecting has a timeout: a call may run for hours, an upload may be
             # slow, and a request beyond 200 waits for a free connection.
             timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
-            event_hooks={"request": [self._check_host], "response": [_check_redirect]},
+            event_hooks={"request": [self._check_host]},
             follow_redirects=True,
         )
-        self._failures = 0  # of requests, since the last that was answered
-        self._is_sse = self.config.transport == "sse"
-        # Set once the server has named its endpoint (SSE), or the first notification was
-        # sent (Streamable HTTP). From then on, `_listen` may ask for its stream.
-        self._is_ready = anyio.Event()
-        # Nothing is kept between the two ends: a server that sends without end waits
-        # for the session, and the memory stays small.
-        stream = anyio.create_memory_object_stream[SessionMessage]()
-        self._inbox, self._messages = stream
 
     async def _check_host(self, request: httpx2.Request) -> None:
         # The headers may be secret, so no redirect may take them to another host or
@@ -2066,82 +2031,55 @@ class RemoteServer(Transport):
         if request.url.netloc != self._url.netloc or is_downgraded:
             raise httpx2.RequestError(f"the server leads elsewhere: {request.url}")
 
-    async def __aenter__(self) -> Streams:
-        # A scope, because `Task.cancel` would cancel even a refresh of the tokens.
-        self._listening = anyio.CancelScope()
-        self._listener = asyncio.create_task(self._listen())
-        return Streams(self._messages, self._send)
-
     async def _send(self, item: SessionMessage) -> None:
-        """Post a message. Over Streamable HTTP, wait for the answer to a request.
-
-        A server that was restarted may refuse the old session with any error. So the
-        second failed request in a row closes the connection, and the next call makes a
-        new one. Otherwise, all calls would fail until the workbench is restarted.
-
-        A JSON-RPC error is a failed request as well, whatever the HTTP status. But the
-        error of a tool call does not close the connection. A tool may refuse every call
-        in this way, and a new session would lose what the old one holds, such as a
-        browser. After such an error, the tools are listed, and a lost session fails
-        that listing, too.
-        """
+        """Post a message. Over Streamable HTTP, wait for the answer to a request."""
         if self._is_sse:
             await self._is_ready.wait()
         message = item.message
-        headers = getattr(item.metadata, "headers", None)
+        headers: JSON = getattr(item.metadata, "headers", None) or {}
         parts: JSON = {"headers": headers, "content": dump_message(message)}
-        if not isinstance(message, types.JSONRPCRequest):
-            failure = await self._fetch("POST", parts)
-            log.debug("%s: posted, failure: %s", self.config.url, failure)
-            # The session sets the protocol version in the headers of its requests and
-            # notifications. Its answers and the GET of `_listen` need the header, too.
-            # The first notification is `notifications/initialized`.
-            if headers:
-                self._http.headers.update(headers)
-                self._is_ready.set()
-            return
-        # Over the older transport, the answer comes in the one stream of `_listen`.
-        request_id = "" if self._is_sse else str(message.id)
-        outcome = await self._fetch("POST", parts, request_id)
-        self._failures += 1
-        if isinstance(outcome, types.JSONRPCResponse | None):
-            self._failures = 0
-        elif isinstance(outcome, types.JSONRPCError):
-            if outcome.error.code == types.METHOD_NOT_FOUND:
-                # Such as that of a server without tools, at each listing.
-                self._failures = 0
-            elif self._failures > 1 and message.method != "tools/call":
-                self.on_closed(f"{self.config.url}: {outcome.error.message}")
-        else:
-            if isinstance(outcome, NotDelivered) or self._failures > 1:
-                self.on_closed(str(outcome))
-            raise outcome
+        exchange = _Exchange("POST", parts)
+        if isinstance(message, types.JSONRPCRequest) and not self._is_sse:
+            exchange.awaited = str(message.id)
+        try:
+            await self._follow(exchange)
+        except ToolError as error:
+            if isinstance(message, types.JSONRPCRequest):
+                raise
+            log.debug("%s: not posted: %s", self.config.url, error)
+        # The session sets the agreed version in the headers of its requests and
+        # notifications. Its answers and the GET of `_listen` need this header, too.
+        if _VERSION in headers:
+            self._http.headers[_VERSION] = headers[_VERSION]
+            self._is_ready.set()
 
     async def _listen(self) -> None:
         """Read the messages that belong to no request of ours.
 
-        Over the older transport, every message of the server comes here. Without this
-        stream, no answer can come, so its end is the end of the messages. A server of
-        Streamable HTTP that has no session has no such stream.
+        A server of Streamable HTTP may have no stream of them: then the GET is refused.
         """
         with self._listening:
             if self._is_sse:
-                end = await self._fetch("GET", {})
-                self.on_closed(str(end or f"{self.config.url} ended its stream"))
-                self._inbox.close()
-                # Without this stream, no answer can come, and no endpoint is named.
-                # Closing the HTTP client fails every post, even one that waits for the
-                # endpoint.
-                await self._http.aclose()
-                self._is_ready.set()
+                await self._listen_sse()
                 return
             await self._is_ready.wait()
             while SESSION_ID in self._http.headers:
-                # Whenever this stream ends, `_fetch` asks for it again, and returns
-                # only after an error. A server may have no such stream at all. No
-                # request has this id, so no answer ends the stream.
-                await self._fetch("GET", {}, "never")
+                with suppress(ToolError):
+                    await self._follow(_Exchange("GET"))
                 await anyio.sleep(RETRY_LIMIT)
+
+    async def _listen_sse(self) -> None:
+        """Read the one stream in which every message of an SSE server comes."""
+        try:
+            await self._fetch(_Exchange("GET"))
+            self.on_closed(f"{self.config.url} ended its stream")
+        except ToolError as error:
+            self.on_closed(str(error))
+        self._inbox.close()
+        # No answer can come any more. Closing the HTTP client fails every post, even
+        # one that waits for the endpoint.
+        await self._http.aclose()
+        self._is_ready.set()
 
     async def __aexit__(self, *_: object) -> None:
         """End the session, and close all HTTP connections.
@@ -2149,82 +2087,85 @@ class RemoteServer(Transport):
         Some servers keep a process or a browser for each session that was not ended.
         """
         self._listening.cancel()
-        # The session reads no more messages. With this end open, `_receive` would wait.
+        # The session reads no more messages. With this end open, `_fetch` would wait.
         self._messages.close()
         with anyio.CancelScope(shield=True), self._inbox:
-            with anyio.move_on_after(EXIT_GRACE):
+            with anyio.move_on_after(EXIT_GRACE), suppress(ToolError):
                 if SESSION_ID in self._http.headers:
-                    await self._fetch("DELETE", {})
+                    await self._fetch(_Exchange("DELETE"))
             await self._http.aclose()
             await asyncio.wait([self._listener])
 
-    async def _fetch(self, method: str, parts: JSON, awaited: str = "") -> Outcome:
-        """Make an HTTP request, and hand on the messages of the response.
+    async def _follow(self, exchange: _Exchange) -> None:
+        """Make a request, and ask for its event stream again until its answer has come.
 
-        `parts` are headers and content. `awaited` is the id of the request whose answer
-        is waited for, if any. Returns that answer, which was handed on as well, or a
-        failure. Raises none.
+        The pauses are the server's `retry`, and grow with the time that all this takes.
 
-        The first pass of the loop makes the request. Each further pass asks again for
-        an event stream that has ended, or was cut, too early: after the server's
-        `retry`, and less and less often if the stream ends at once.
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
         """
-        last = httpx2.ServerSentEvent()
-        retry = 1000
-        pause = 0.0
-        while True:
-            began = anyio.current_time()
-            stream = self._http.stream(method, self._endpoint, **parts)
-            try:
-                async with stream as response:
-                    if response.headers.get(SESSION_ID):
-                        self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
-                    is_read = method != "POST" or awaited or self._is_sse
-                    if response.is_success and not is_read:
-                        return None  # its body has nothing, and may never end
-                    async for event in _events(response):
-                        # An event without an id or `retry` does not change the last.
-                        last = replace(event, id=event.id or last.id)
-                        if event.retry is not None:
-                            retry = event.retry
-                        answer = await self._receive(event, awaited)
-                        if answer:
-                            return answer
-            except Exception as error:  # noqa: BLE001
-                return ToolError(f"{self.config.url}: {explain(error)}")
-            if response.is_success and not awaited:
-                return None
-            # Without an id of an event, the rest of an answer cannot be asked for.
-            if not response.is_success or (method == "POST" and not last.id):
-                return self._failure(response, last.data)
-            lasted = anyio.current_time() - began
-            pause = max(retry / 1000, 0.01, 2 * pause - lasted)
-            pause = min(pause, RETRY_LIMIT)
-            await anyio.sleep(pause)
-            method, parts = "GET", {}
-            if last.id:
-                parts = {"headers": {"last-event-id": last.id}}
+        began = anyio.current_time()
+        while not await self._fetch(exchange):
+            pause = max(exchange.retry, (anyio.current_time() - began) / 2)
+            await anyio.sleep(min(pause, RETRY_LIMIT))
+            exchange.method = "GET"
+            exchange.parts = {}
+            if exchange.last_id:
+                exchange.parts = {"headers": {"last-event-id": exchange.last_id}}
 
-    async def _receive(self, event: httpx2.ServerSentEvent, awaited: str) -> Outcome:
-        """Hand on the message of an event; return it if it is the answer awaited."""
+    async def _fetch(self, exchange: _Exchange) -> bool:
+        """Make one HTTP request, and hand on the messages of its response.
+
+        Returns whether nothing more is awaited. Raises `ToolError` for any failure.
+        """
+        is_read = exchange.awaited or exchange.method == "GET"
+        request = self._http.stream(exchange.method, self._endpoint, **exchange.parts)
+        try:
+            async with request as response:
+                if response.headers.get(SESSION_ID):
+                    self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
+                if response.request.method != exchange.method:
+                    # A redirect has made a GET of a POST, without the message.
+                    status = response.history[-1].status_code
+                    how = f"write {response.url} in `url`"
+                    raise ToolError(f"HTTP {status}, a redirect: {how}")
+                if response.is_success and not is_read:
+                    # The body has nothing, and may never end.
+                    return True
+                async for event in _events(response):
+                    if await self._receive(event, exchange):
+                        return True
+        except Exception as error:  # noqa: BLE001
+            raise ToolError(f"{self.config.url}: {explain(error)}") from None
+        # Without the id of an event, the rest of an answer cannot be asked for.
+        is_cut_off = exchange.awaited and not exchange.last_id
+        if is_cut_off or not response.is_success:
+            raise self._failure(response, exchange.last_data)
+        return False
+
+    async def _receive(
+        self, event: httpx2.ServerSentEvent, exchange: _Exchange
+    ) -> bool:
+        """Hand on the message of an event; return whether it is the answer awaited."""
+        exchange.last_data = event.data
+        # An event without an id or `retry` does not change the last.
+        exchange.last_id = event.id or exchange.last_id
+        if event.retry:
+            exchange.retry = event.retry / 1000
         if self._is_sse and event.event == "endpoint":
             self._endpoint = self._url.join(event.data)
             self._is_ready.set()
         message = read_message(event.data.encode())
         if message is not None:
             await self._inbox.send(SessionMessage(message))
-        if isinstance(message, Answer) and str(message.id) == awaited:
-            return message
-        return None
+        return isinstance(message, Answer) and str(message.id) == exchange.awaited
 
     def _failure(self, response: httpx2.Response, body: str) -> ToolError:
         """The reason why a request was not answered, and what to do about it."""
         status = response.status_code
         if status == 401 and self._sign_in:
             return ToolError(f"HTTP 401: {self._sign_in.hint}")
-        # The mask comes before the cut to 300 characters, because the beginning of a
-        # secret may be too short to be known.
+        # The mask comes before the cut, because the beginning of a secret may be too
+        # short to be known.
         told = " ".join(self.shared.mask(body[:MASK_LIMIT]).split())[:300]
         text = f"{self.config.url}: HTTP {status}, no valid MCP answer: {told} "
         text += "(check `headers`, and the path in `url`, which often is /mcp)"
@@ -2235,14 +2176,6 @@ class RemoteServer(Transport):
             # error of the tool would be an answer to the request.
             return NotDelivered(text)
         return ToolError(text)
-
-
-async def _check_redirect(response: httpx2.Response) -> None:
-    """Refuse a redirect that makes a GET of a POST, because it would lose the message."""
-    if response.status_code in (301, 302, 303) and response.request.method == "POST":
-        target = response.url.join(response.headers.get("location", ""))
-        how = f"write {target} in `url`"
-        raise httpx2.RequestError(f"HTTP {response.status_code}, a redirect: {how}")
 
 
 def find_proxy(url: httpx2.URL) -> str | None:
