@@ -63,7 +63,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import sleep
 from typing import IO, Annotated, Any, NamedTuple, cast, get_args
@@ -693,7 +693,7 @@ class DownstreamServer:
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
         self.prefix = f"{self.toolbox_name}__{self.server_name}__"
-        # A placeholder that has ended, so that `start` makes the first connection.
+        # A placeholder, which never runs, so that `start` makes the first connection.
         self.connection = Connection(self.name, self.config, self.workbench.shared)
         self.connection.set_state(State.ENDED)
 
@@ -1405,11 +1405,12 @@ class Transport(AbstractAsyncContextManager[Streams]):
 class State(enum.IntEnum):
     """The states of a connection, in order, and all its changes of state.
 
-    from      to        by           when
-    STARTING  UP        _stay_up     the tools are listed
-    STARTING  DRAINING  _stay_up     the same, but the connection has been closed
-    UP        DRAINING  mark_closed  the connection is closed
-    any       ENDED     run          session and transport are left
+    from      to        by                when
+    STARTING  UP        _stay_up          the tools are listed
+    STARTING  DRAINING  _stay_up          the same, but the connection has been closed
+    UP        DRAINING  mark_closed       the connection is closed
+    any       ENDED     run               session and transport are left
+    STARTING  ENDED     DownstreamServer  there has been no start yet
     """
 
     STARTING = 1
@@ -1582,12 +1583,13 @@ class Connection:
         """Agree on an era: the newer one, without questions, only if need be."""
         try:
             await self.session.initialize()
-        except (MCPError, ToolError, RuntimeError) as error:
-            # The SDK raises RuntimeError for a version that it does not know. The reason
-            # is recorded before the probe, because some servers exit at the probe.
-            self.mark_closed(explain(error))
-            await self.session.discover()
-            self._reason = ""
+        except (MCPError, ToolError, RuntimeError) as refusal:
+            # The SDK raises RuntimeError for a version that it does not know.
+            try:
+                await self.session.discover()
+            except Exception:  # noqa: BLE001
+                # Report why `initialize` failed, not why the probe did.
+                raise refusal from None
             # A server of 2026-07-28 announces nothing unless it is listened to.
             self._may_miss_changes = True
         if self._announces_changes():
@@ -1650,7 +1652,9 @@ class Connection:
             except (MCPError, ToolError, ValueError, TimeoutError) as error:
                 log.warning("%s: kept its old tools: %s", self.name, explain(error))
                 self._may_miss_changes = True
-                self._count_failure(error)
+                # A server that is slow has not lost the session.
+                if not isinstance(error, TimeoutError):
+                    self._count_failure(error)
             self._listed = number
             self._notify()
             # A server that announces a change after each listing is listed without end.
@@ -2005,9 +2009,11 @@ class RemoteServer(Transport):
             proxy = find_proxy(self._url)
             headers = httpx2.Headers(self.config.headers) | HEADERS
             transport = httpx2.AsyncHTTPTransport(limits=limits, proxy=proxy)
-        except (OSError, ImportError, ValueError, httpx2.InvalidURL) as error:
-            text = "not a valid URL, or unusable `headers`, SSL_CERT_FILE, SSL_CERT_DIR"
-            text += f" or proxy (SOCKS needs socksio): {type(error).__name__}"
+        except (OSError, UnicodeError) as error:
+            text = "`headers`, SSL_CERT_FILE or SSL_CERT_DIR cannot be used"
+            raise ToolError(f"{url}: {text}: {error}") from None
+        except (ImportError, ValueError, httpx2.InvalidURL):
+            text = "not a valid URL, or its proxy is unusable (SOCKS needs socksio)"
             raise ToolError(f"{url}: {text}") from None
         # An `Authorization` header or a login in the URL is used instead of a sign-in.
         self._sign_in = None
@@ -2099,14 +2105,17 @@ class RemoteServer(Transport):
     async def _follow(self, exchange: _Exchange) -> None:
         """Make a request, and ask for its event stream again until its answer has come.
 
-        The pauses are the server's `retry`, and grow with the time that all this takes.
+        The pause is the server's `retry`, and doubles while the stream ends at once.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
         """
+        pause = 0.0
         began = anyio.current_time()
         while not await self._fetch(exchange):
-            pause = max(exchange.retry, (anyio.current_time() - began) / 2)
-            await anyio.sleep(min(pause, RETRY_LIMIT))
+            lasted = anyio.current_time() - began
+            pause = min(max(exchange.retry, 2 * pause - lasted), RETRY_LIMIT)
+            await anyio.sleep(pause)
+            began = anyio.current_time()
             exchange.method = "GET"
             exchange.parts = {}
             if exchange.last_id:
