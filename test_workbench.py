@@ -799,6 +799,7 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
         b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
         b"[s]\nx = " + b"[" * 3000: "TOML, because of its name",
         b'{"\xe4": 1}': "expected JSON.*saved as UTF-8",
+        b'{"s": "\\ud800"}': "surrogates not allowed",
         "{}".encode("utf-16"): "expected JSON.*saved as UTF-8",  # as PowerShell's `>`
     }
     for data, told in bad_files.items():

@@ -176,7 +176,7 @@ class ServerConfig:
         A secret elsewhere, such as in a URL's path, is known only if it comes from
         `${VAR}`.
         """
-        values = [value for value in self.env.values() if value]
+        values = list(filter(None, self.env.values()))
         address = self.url.split("://", 1)[-1]
         texts = [*filter(None, self.headers.values()), address.partition("?")[2]]
         # A password may have any character, so everything before the last `@` counts as
@@ -199,8 +199,6 @@ class ToolboxConfig:
     servers: Mapping[str, ServerConfig]
 
 
-# A run of letters that is long enough to be known as a part of a secret.
-_RUN = re.compile(r"[A-Za-z0-9_-]{12,}")
 # Colours and moves of a terminal, halves of surrogate pairs, and control characters
 # except \n.
 _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -261,7 +259,7 @@ class WorkbenchConfig:
             is_part = any(run[0] in secret for secret in secrets)
             return "***" if is_part and run[0] not in self._names else run[0]
 
-        return _CONTROLS.sub(" ", _RUN.sub(mask_part, text))
+        return _CONTROLS.sub(" ", re.sub("[A-Za-z0-9_-]{12,}", mask_part, text))
 
 
 # The fields of a server, and their keys in clients' files, ours first. `env` is read
@@ -293,8 +291,6 @@ _DEFAULT = r"(?: :- (?P<default> [^}]* ) )? \}"
 _FOREIGN = r"(?: \$\{ | \{env: | \{file: ) [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b"
 _UNCLOSED = r"\$\{"
 _REFERENCE = rf"{_VARIABLE} {_DEFAULT} | (?P<foreign> {_FOREIGN} ) | {_UNCLOSED}"
-# A path such as `C:\new`, written with single backslashes in JSON.
-_BROKEN_PATH = re.compile(r"(?s)(?:^|=)[A-Za-z]:.*[\b\f\n\r\t]")
 # Other programs and pages quote these four lines, so their words are fixed.
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
@@ -423,9 +419,9 @@ class _ConfigReader:
             log.warning("%s: unknown keys %s, ignored", path, unknown)
 
     def read(self, path: str, value: Any, kind: type, env: JSON) -> Any:
-        """A text, or a list or an object of texts, with the references expanded.
+        """A text, or a list or object of texts, with its references expanded.
 
-        They name variables of `env` or of the environment.
+        References may name variables of `env`, where null takes one away.
         """
         if kind is list and value == "*":
             value = ["*"]
@@ -436,13 +432,14 @@ class _ConfigReader:
             items = enumerate(value)
             return [self.read(f"{path}[{i}]", each, str, env) for i, each in items]
         if kind is dict:
-            texts = {key: each for key, each in value.items() if each is not None}
-            for key, each in texts.items():
-                texts[key] = self.read(f"{path}.{key}", each, str, env)
-            return value | texts
-        if _BROKEN_PATH.search(value):
-            how = r"has a tab or a line feed: in JSON, write C:\\new for C:\new"
-            log.warning("%s: %s", path, how)
+            texts = dict(value)
+            for key, each in value.items():
+                if each is not None:
+                    texts[key] = self.read(f"{path}.{key}", each, str, env)
+            return texts
+        # A path such as `C:\new`, written with single backslashes in JSON.
+        if re.search(r"(?s)(?:^|=)[A-Za-z]:.*[\b\f\n\r\t]", value):
+            log.warning(r"%s: in JSON, a path is written C:\\new, not C:\new", path)
         return re.sub(_REFERENCE, functools.partial(self.expand, path, env), value)
 
     def expand(self, path: str, env: JSON, reference: re.Match[str]) -> str:
@@ -476,33 +473,33 @@ class _ConfigReader:
     def find_tables(self, data: JSON) -> JSON:
         """The tables of servers in another client's file, by their places.
 
-        What a list of names switches off is written there as `disabled`.
+        Servers that a list of names switches off are marked as `disabled` there.
         """
-        found = {key: data[key] for key in _TABLE_KEYS if key in data}
+        tables = {key: data[key] for key in _TABLE_KEYS if key in data}
         # opencode keeps servers in `mcp`, VS Code in its `servers`. Gemini CLI keeps
         # lists there, of names in `mcpServers`.
         mcp = self.expect("mcp", data.get("mcp") or {}, dict)
         if "servers" in mcp:
-            found["mcp.servers"] = mcp["servers"]
+            tables["mcp.servers"] = mcp["servers"]
         folder, project = self.find_project(data)
         if "mcpServers" in project:
-            found[f"{folder}.mcpServers"] = project["mcpServers"]
-        if len(found) > 1:
-            found.pop("mcp", None)
-        if not found and "projects" not in data:
+            tables[f"{folder}.mcpServers"] = project["mcpServers"]
+        if len(tables) > 1:
+            tables.pop("mcp", None)
+        if not tables and "projects" not in data:
             told = f"expected one of {['toolboxes', *_TABLE_KEYS]}, found {[*data]}"
             self.report("configuration", told)
         for key in sorted(data.keys() & _POLICY_KEYS):
             log.warning("%s: not applied; use `toolFilters` or --read-only", key)
-        tables = {path: self.expect(path, found[path], dict) for path in found}
         off = self.read_names("disabledMcpServers", data)
         off |= self.read_names(f"{folder}.disabledMcpServers", project)
         off |= self.read_names("mcp.excluded", mcp)
         allowed = self.read_names("mcp.allowed", mcp)
-        for table in tables.values():
+        for path, value in tables.items():
+            table = self.expect(path, value, dict)
+            tables[path] = table
             for name in table:
-                is_allowed = not allowed or name.lower() in allowed
-                if name.lower() in off or not is_allowed:
+                if name.lower() in off or (allowed and name.lower() not in allowed):
                     table[name] = {"disabled": True}
         return tables
 
@@ -567,19 +564,18 @@ def find_config(argument: Path | str | None) -> WorkbenchConfig:
         note = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
         demo = ToolboxConfig(f"Echo and time. {note}", {"toolbox": server})
         return WorkbenchConfig({"demo": demo}, source=note)
-    language = "JSON"
-    if path.endswith(".toml"):
-        language = "TOML, because of its name,"
+    is_toml = path.endswith(".toml")
     try:
         path = os.path.abspath(path)
         # Without this check, a named pipe that nobody writes to would be waited for.
         if Path(path).is_fifo() and not Path(path).is_symlink():
             raise OSError(0, "expected a file, found a pipe")
         text = Path(path).read_text(encoding="utf-8-sig")
-        data = _decode_text(text, language)
+        data = tomllib.loads(text) if is_toml else _decode_json(text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
+        language = "TOML, because of its name," if is_toml else "JSON"
         told = f"expected {language} saved as UTF-8: {error}"
         raise ConfigError(f"{path}: {told}") from None
     return parse_config(data, path, text)
@@ -596,16 +592,17 @@ _EXTENSION = rf"""(?xs)
 """
 
 
-def _decode_text(text: str, language: str) -> Any:
-    """Decode TOML, or JSON, which may have comments and trailing commas."""
-    if language != "JSON":
-        return tomllib.loads(text)
+def _decode_json(text: str) -> Any:
+    """Decode JSON that may have comments and trailing commas."""
 
     def blank(match: re.Match[str]) -> str:
         # Spaces in place of the rest keep lines and columns in errors right.
         return match["string"] or re.sub(".", " ", match[0])
 
-    return json.loads(re.sub(_EXTENSION, blank, text))
+    data = json.loads(re.sub(_EXTENSION, blank, text))
+    # Halves of surrogate pairs, which cannot be sent, are an error here.
+    json.dumps(data, ensure_ascii=False).encode()
+    return data
 
 
 # === Workbench ========================================================================
