@@ -155,7 +155,8 @@ class ServerConfig:
 
     command: str = ""
     args: list[str] = field(default_factory=list)
-    env: dict[str, str | None] = field(default_factory=dict)  # None: not inherited
+    # None takes an inherited variable away.
+    env: dict[str, str | None] = field(default_factory=dict)
     cwd: str = "."
     url: str = ""
     headers: dict[str, str] = field(default_factory=dict)
@@ -386,7 +387,7 @@ class _ConfigReader:
             at = f"{path}.{key}"
             given = entry.pop(key)
             kind = type(getattr(ServerConfig(), name))
-            env = values.get("env", {})
+            env = {k: v for k, v in values.get("env", {}).items() if v is not None}
             if key == "tools" and isinstance(given, dict):
                 log.warning("%s: Codex's approvals of tools are not applied", at)
                 continue
@@ -421,7 +422,7 @@ class _ConfigReader:
     def read(self, path: str, value: Any, kind: type, env: JSON) -> Any:
         """A text, or a list or object of texts, with its references expanded.
 
-        References may name variables of `env`, where null takes one away.
+        References may name variables of `env`. In an object, null stays.
         """
         if kind is list and value == "*":
             value = ["*"]
@@ -437,9 +438,8 @@ class _ConfigReader:
                 if each is not None:
                     texts[key] = self.read(f"{path}.{key}", each, str, env)
             return texts
-        # A path such as `C:\new`, written with single backslashes in JSON.
         if re.search(r"(?s)(?:^|=)[A-Za-z]:.*[\b\f\n\r\t]", value):
-            log.warning(r"%s: in JSON, a path is written C:\\new, not C:\new", path)
+            log.warning(r"%s: has a tab or line feed: in JSON, write C:\\new", path)
         return re.sub(_REFERENCE, functools.partial(self.expand, path, env), value)
 
     def expand(self, path: str, env: JSON, reference: re.Match[str]) -> str:
@@ -449,9 +449,7 @@ class _ConfigReader:
             # The text is not shown, because it may be a password with a `$`.
             log.warning("%s: only ${NAME}, in capitals, is expanded", path)
             return foreign
-        value = {**os.environ, **env}.get(name)
-        if value is None:
-            value = default
+        value = {**os.environ, **env}.get(name, default)
         if value is None:
             how = "set it in `env` of the workbench's entry in your client, or write"
             self.report(path, f"{reference[0]} is not set: {how} ${{NAME:-default}}")
