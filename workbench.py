@@ -148,8 +148,7 @@ def matches(name: str, pattern: str) -> bool:
 class ServerConfig:
     """A downstream server: either a process (`command`) or an endpoint (`url`).
 
-    `_ConfigReader` accepts these fields. A value in a file must have the JSON type of
-    the field's default. `"*"` may be written for the list `["*"]`.
+    A value in a file must have the JSON type of the field's default.
     """
 
     command: str = ""
@@ -170,6 +169,26 @@ class ServerConfig:
         is_excluded = any(map(fits, self.excluded_tools))
         return any(map(fits, self.tool_filters)) and not is_excluded
 
+    def find_secrets(self) -> list[str]:
+        """The values of `env` and of headers, and the logins and queries of URLs.
+
+        A secret elsewhere, such as in a URL's path, is known only if it comes from
+        `${VAR}`.
+        """
+        values = list(filter(None, self.env.values()))
+        address = self.url.split("://", 1)[-1]
+        texts = [*filter(None, self.headers.values()), address.partition("?")[2]]
+        # A password may have any character, so everything before the last `@` counts as
+        # the login, unless a `/` stands before that `@`, as in the path `/@owner`.
+        for login in re.findall(r"(.*[^/])@", address):
+            texts += [login, login.partition(":")[2]]
+        for text in [*self.args, *values]:
+            texts += re.findall(r"://([^/\s]+)@", text)
+            texts += re.findall(r"(?s)://[^?]*\?(.+)", text)
+        # A part may be shown alone, such as the token of `Bearer TOKEN`.
+        parts = re.split(r"[\s:/?#&=@]+", " ".join(texts))
+        return texts + parts + values
+
 
 @dataclass(frozen=True)
 class ToolboxConfig:
@@ -177,6 +196,11 @@ class ToolboxConfig:
 
     description: str
     servers: Mapping[str, ServerConfig]
+
+
+# Colours and moves of a terminal, halves of surrogate pairs, and control characters
+# except \n.
+_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass
@@ -190,18 +214,28 @@ class WorkbenchConfig:
     # The environment variables that the file names as `${VAR}`. A server gets such a
     # variable only through its own entry, unless every server needs it, such as PATH.
     withheld: Mapping[str, str] = field(default_factory=dict)
-    secrets: frozenset[str] = frozenset()
     source: str = ""  # where it came from, for messages
     read_only: bool = False  # by `--read-only`: only such tools are seen and called
 
     def __post_init__(self) -> None:
-        # A model needs the names of toolboxes and servers, so a name is no secret.
-        self._names = {*self.toolboxes}
+        self._names = set(self.toolboxes)
+        secrets = set(self.withheld.values())
         for toolbox in self.toolboxes.values():
             self._names.update(toolbox.servers)
+            for server in toolbox.servers.values():
+                secrets.update(server.find_secrets())
+        # A model needs the names of toolboxes and servers, so a name is no secret.
+        secrets -= self._names
+        forms = set()
+        # The lines of a secret are secrets, because stderr is shown line by line.
+        for text in map(str.strip, {*secrets, *"\n".join(secrets).splitlines()}):
+            # A short text may occur by chance, and a path that exists is no secret.
+            if len(text) >= 8 and not os.path.exists(text):
+                # Python's `json` has two forms of a text with other letters than ASCII.
+                shown = json.dumps(text, ensure_ascii=False)[1:-1]
+                forms |= {text, shown, json.dumps(text)[1:-1]}
         # A secret may contain another one, and is replaced first.
-        forms = set(_find_forms(self.secrets - self._names))
-        self._forms = sorted(forms, key=len, reverse=True)
+        self._secrets = sorted(forms, key=len, reverse=True)
         # Tokens change for weeks, and old ones are not valid any more.
         self._tokens: deque[str] = deque(maxlen=99)
 
@@ -216,7 +250,7 @@ class WorkbenchConfig:
         well, if it stands alone and has 12 or more letters, digits, `_` or `-`. Line
         feeds stay.
         """
-        secrets = [*self._forms, *self._tokens]
+        secrets = [*self._secrets, *self._tokens]
         for secret in secrets:
             text = text.replace(secret, "***")
 
@@ -224,48 +258,38 @@ class WorkbenchConfig:
             is_part = any(run[0] in secret for secret in secrets)
             return "***" if is_part and run[0] not in self._names else run[0]
 
-        return _CONTROLS.sub(" ", _RUN.sub(mask_part, text))
+        return _CONTROLS.sub(" ", re.sub("[A-Za-z0-9_-]{12,}", mask_part, text))
 
 
-_TABLE_KEYS = ["mcpServers", "servers", "context_servers", "mcp_servers"]
-_TABLE_KEYS += ["mcp", "mcp.servers", "amp.mcpServers"]
-# The keys that clients use for those fields of a `ServerConfig` whose key is not simply
-# the name of the field.
+# The fields of a server, and their keys in clients' files, ours first. `env` is read
+# first, because the other values may refer to its variables.
 _SPELLINGS = {
     "env": ["env", "environment"],
+    "command": ["command"],
+    "args": ["args"],
+    "cwd": ["cwd"],
     "url": ["url", "serverUrl", "httpUrl"],
     "headers": ["headers", "http_headers", "env_http_headers", "bearer_token_env_var"],
     "transport": ["transport", "type"],
     "tool_filters": ["toolFilters", "includeTools", "enabled_tools", "tools"],
     "excluded_tools": ["excludeTools", "disabledTools", "disabled_tools"],
+    "description": ["description"],
 }
+_FIELDS = {key: name for name, keys in _SPELLINGS.items() for key in keys}
 _FILTER_KEYS = _SPELLINGS["tool_filters"] + _SPELLINGS["excluded_tools"]
-_START_KEYS = {"command", *_SPELLINGS["url"]}
+_TABLE_KEYS = ["mcpServers", "servers", "context_servers", "mcp_servers"]
+_TABLE_KEYS += ["mcp", "mcp.servers", "amp.mcpServers"]
 # Rules of opencode and Amp for single tools, beside their tables of servers.
 _POLICY_KEYS = {"tools", "permission", "amp.tools.disable", "amp.mcpPermissions"}
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
 _TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
-# opencode writes `{env:VAR}`, others `${env:VAR}` or `${VAR}`.
-_VARIABLE = re.compile(r"(?:\$\{(?:env:)?|\{env:)(?P<name>[A-Z_][A-Z0-9_]*)")
+# `${VAR`, `${env:VAR`, or `{env:VAR` of opencode, without what follows the name.
+_VARIABLE = r"(?x) (?: \$\{ (?:env:)? | \{env: ) (?P<name> [A-Z_][A-Z0-9_]* )"
 _DEFAULT = r"(?: :- (?P<default> [^}]* ) )? \}"
-# A reference of another client, such as `${input:key}` or `{file:path}`, or of a shell,
-# such as `$VAR`. The last alternative is a reference that is not closed.
-_OTHER = r"(?P<foreign> (?:\$\{ | \{env: | \{file:) [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b)"
-_OTHER += r" | \$\{"
-_REFERENCE = re.compile(rf"{_VARIABLE.pattern} {_DEFAULT} | {_OTHER}", re.VERBOSE)
-# Editors write JSON with comments and trailing commas. Strings are matched first,
-# because neither means anything inside a string. The quantifiers with `+` at the end do
-# not try shorter matches: with others, a text that ends within a string takes minutes.
-_STRING = r'"(?:[^"\\]++|\\.)*+"?'
-_COMMENT = rf"(?s:{_STRING}|//[^\n]*+|/\*.*?(?:\*/|\Z))"
-_TRAILING_COMMA = rf"(?s:{_STRING}|,(?=\s*+[\]}}]))"
-# A path such as `C:\new`, written with single backslashes in JSON.
-_BROKEN_PATH = re.compile(r"(?s)(?:^|=)[A-Za-z]:.*[\b\f\n\r\t]")
-# A part of a secret is a secret as well, from 12 characters on.
-_RUN = re.compile(r"[A-Za-z0-9_-]{12,}")
-# Colours and moves of a terminal, halves of surrogate pairs, and control characters
-# except \n.
-_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
+# A reference of another client, such as `${input:key}` or `{file:path}`, or of a shell.
+_FOREIGN = r"(?: \$\{ | \{env: | \{file: ) [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b"
+_UNCLOSED = r"\$\{"
+_REFERENCE = rf"{_VARIABLE} {_DEFAULT} | (?P<foreign> {_FOREIGN} ) | {_UNCLOSED}"
 # Other programs and pages quote these four lines, so their words are fixed.
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
@@ -276,144 +300,109 @@ For migration guidance, see: "Upgrading" in README.md"""
 
 @dataclass
 class _ConfigReader:
-    """Reads a decoded configuration.
-
-    A reader collects the secrets, and all problems with their places.
-    """
+    """Reads a decoded configuration, and collects all problems with their places."""
 
     problems: list[str] = field(default_factory=list)
-    secrets: list[str] = field(default_factory=list)
-    switched_off: set[str] = field(default_factory=set)  # names, in small letters
-    own_env: dict[str, str] = field(default_factory=dict)  # of one server
 
     def read_toolboxes(self, content: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of a file by their names, ours or another client's."""
         data = self.expect("configuration", content, dict)
         if data.get("toolMode", "proxy") != "proxy":
             self.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
-        toolboxes: dict[str, ToolboxConfig] = {}
-        if "toolboxes" in data:
-            for key in sorted(data.keys() & _TABLE_KEYS):
-                log.warning("%s: not served, because there are toolboxes as well", key)
-            for name, path, entry in self.read_entries("toolboxes", data["toolboxes"]):
-                toolboxes[name] = self.read_toolbox(path, entry)
+        toolboxes = {}
+        if "toolboxes" not in data:
+            for path, table in self.find_tables(data).items():
+                # Each server of another client's file is a toolbox of its own.
+                for name, server in self.read_servers(path, table).items():
+                    text = server.description or f"Tools of the MCP server '{name}'"
+                    toolboxes[name] = ToolboxConfig(text, {name: server})
             return toolboxes
-        for path, table in self.find_tables(data).items():
-            # Each server of another client's file is a toolbox of its own.
-            for name, server in self.read_servers(path, table).items():
-                text = server.description or f"Tools of the MCP server '{name}'"
-                toolboxes[name] = ToolboxConfig(text, {name: server})
+        for key in sorted(data.keys() & _TABLE_KEYS):
+            log.warning("%s: not served, because there are toolboxes as well", key)
+        for name, path, entry in self.read_entries("toolboxes", data["toolboxes"]):
+            given = entry.pop("description", None)
+            text = self.read(f"{path}.description", given, str, {})
+            table = entry.pop("mcpServers", None)
+            servers = self.read_servers(f"{path}.mcpServers", table)
+            self.report_unknown_keys(path, entry)
+            toolboxes[name] = ToolboxConfig(text, servers)
         return toolboxes
-
-    def read_toolbox(self, path: str, entry: JSON) -> ToolboxConfig:
-        """One toolbox of our own format."""
-        text = self.read(f"{path}.description", entry.pop("description", None), str)
-        servers = self.read_servers(f"{path}.mcpServers", entry.pop("mcpServers", None))
-        self.report_unknown_keys(path, entry)
-        return ToolboxConfig(text, servers)
-
-    def find_tables(self, data: JSON) -> JSON:
-        """The tables of servers in another client's file, by their places.
-
-        The reader also keeps the names of servers that lists of the file switch off.
-        """
-        tables = {key: data[key] for key in _TABLE_KEYS if key in data}
-        self.switched_off = self.read_names("disabledMcpServers", data)
-        # opencode keeps servers in `mcp`, VS Code in its `servers`. Gemini CLI keeps
-        # lists there, of names in `mcpServers`.
-        mcp = self.expect("mcp", data.get("mcp") or {}, dict)
-        # Gemini CLI of 2025, and its forks, keep the lists at the top.
-        for old, new in {"allow": "allowed", "exclude": "excluded"}.items():
-            if f"{old}MCPServers" in data:
-                mcp.setdefault(new, data[f"{old}MCPServers"])
-        if "servers" in mcp:
-            tables["mcp.servers"] = tables.pop("mcp")["servers"]
-        elif "mcpServers" in tables:
-            tables.pop("mcp", None)
-            self.switched_off |= self.read_names("mcp.excluded", mcp)
-            if "allowed" in mcp:
-                every = self.expect("mcpServers", tables["mcpServers"], dict)
-                allowed = self.read_names("mcp.allowed", mcp)
-                self.switched_off |= set(map(str.lower, every)) - allowed
-        # A file may use the key `projects` for something else.
-        with suppress(AttributeError, LookupError, TypeError, OSError):
-            self.find_project(data["projects"], tables)
-        for key in sorted(data.keys() & _POLICY_KEYS):
-            log.warning("%s: not applied; use `toolFilters` or --read-only", key)
-        if not tables:
-            told = f"expected one of {['toolboxes', *_TABLE_KEYS]}, found {[*data]}"
-            self.report("configuration", told)
-        return tables
-
-    def find_project(self, projects: JSON, tables: JSON) -> None:
-        """Add the servers that Claude Code keeps for the current folder.
-
-        Claude Code also keeps there the names of those that are switched off. `Path`
-        knows which paths are equal on Windows.
-        """
-        others = []
-        for path, project in projects.items():
-            at = f"projects.{path}"
-            if Path(path) == Path.cwd():
-                off = self.read_names(f"{at}.disabledMcpServers", project)
-                self.switched_off |= off
-                tables[f"{at}.mcpServers"] = project.get("mcpServers") or {}
-            elif project.get("mcpServers"):
-                others.append(path)
-        if others:
-            log.warning("projects: not served, for other folders: %s", others[:5])
-            tables.setdefault("projects", {})
-
-    def read_names(self, path: str, owner: JSON) -> set[str]:
-        """A list of servers. Clients compare their names without regard to case."""
-        names = self.read(path, owner.get(path.rpartition(".")[2]) or [], list)
-        return set(map(str.lower, names))
-
-    def read_servers(self, path: str, table: Any) -> dict[str, ServerConfig]:
-        """The servers of a table by their names, without this workbench itself.
-
-        An entry starts this workbench if one of its words is the path of this file.
-        """
-        servers = {}
-        for name, at, entry in self.read_entries(path, table):
-            server = self.read_server(at, entry)
-            self.secrets += _find_secrets(server)
-            words = list(map(os.path.expanduser, [server.command, *server.args]))
-            # The current folder may have been deleted, and a word may be no path at all.
-            with suppress(OSError, ValueError):
-                words = list(map(os.path.realpath, words))
-            if os.path.realpath(__file__) in words and "--toolbox" not in server.args:
-                log.warning("%s: left out, because it starts this workbench", at)
-            else:
-                servers[name] = server
-        return servers
 
     def read_entries(self, at: str, table: Any) -> Iterator[tuple[str, str, JSON]]:
         """Name, path and content of each toolbox or server that is switched on."""
         for name, value in self.expect(at, table, dict).items():
-            path = f"{at}.{name}"
             # An entry whose name begins with `_` is a comment.
-            if name.startswith("_") or name.lower() in self.switched_off:
+            if name.startswith("_"):
                 continue
+            path = f"{at}.{name}"
             entry = self.expect(path, value, dict)
             # Clients write null for what is not there.
             entry = {key: entry[key] for key in entry if entry[key] is not None}
-            on = self.read(f"{path}.enabled", entry.pop("enabled", True), bool)
-            off = self.read(f"{path}.disabled", entry.pop("disabled", False), bool)
+            on = self.expect(f"{path}.enabled", entry.pop("enabled", True), bool)
+            off = self.expect(f"{path}.disabled", entry.pop("disabled", False), bool)
             if off or not on:
                 continue
             if re.search("^$|__|_$", name):
                 self.report(path, "expected a name, without '__', not ending in '_'")
+            yield name, path, entry
+
+    def read_servers(self, at: str, table: Any) -> dict[str, ServerConfig]:
+        """The servers of a table by their names, without this workbench itself."""
+        servers = {}
+        for name, path, entry in self.read_entries(at, table):
             # Zed's extensions and opencode's organizations bring servers whose entries
             # here have only settings.
-            if at in ("context_servers", "mcp") and not _START_KEYS & {*entry}:
+            fields = {_FIELDS.get(key) for key in entry}
+            if at in ("context_servers", "mcp") and not fields & {"command", "url"}:
                 log.warning("%s: left out, because it has no command and no URL", path)
+                continue
+            server = self.read_server(path, entry)
+            words = map(os.path.expanduser, [server.command, *server.args])
+            files = filter(os.path.exists, words)
+            is_own = any(os.path.samefile(file, __file__) for file in files)
+            if is_own and "--toolbox" not in server.args:
+                log.warning("%s: left out, because it starts this workbench", path)
             else:
-                yield name, path, entry
+                servers[name] = server
+        return servers
 
-    def report(self, path: str, problem: str) -> None:
-        """Collect a problem; `parse_config` reports all of them together."""
-        self.problems.append(f"{path}: {problem}")
+    def read_server(self, path: str, entry: JSON) -> ServerConfig:
+        """One server. The keys of its fields are removed from the entry."""
+        values = self.read_fields(path, entry)
+        starts = [name for name in ("command", "url") if values.get(name)]
+        if len(starts) != 1:
+            found = " and ".join(starts) or f"neither; unknown keys: {[*entry]}"
+            self.report(path, f"expected either 'command' or 'url', found {found}")
+        self.report_unknown_keys(path, entry)
+        return ServerConfig(**values)
+
+    def read_fields(self, path: str, entry: JSON) -> JSON:
+        """The values of a server's fields, in whichever spelling they are given."""
+        values: JSON = {}
+        for key, name in _FIELDS.items():
+            if key not in entry:
+                continue
+            at = f"{path}.{key}"
+            given = entry.pop(key)
+            kind = type(getattr(ServerConfig(), name))
+            env = {k: v for k, v in values.get("env", {}).items() if v is not None}
+            if key == "tools" and isinstance(given, dict):
+                log.warning("%s: Codex's approvals of tools are not applied", at)
+                continue
+            if key == "command" and isinstance(given, list):
+                # opencode writes the command and its arguments as one list.
+                value, *values["args"] = self.read(at, given, list, env) or [""]
+            else:
+                value = self.read(at, given, kind, env)
+            if name == "headers":
+                value = values.get(name, {}) | value
+            elif name == "excluded_tools":
+                # The exclusions of all spellings add up.
+                value += values.get(name, [])
+            elif name == "tool_filters" and values.get(name, value) != value:
+                self.report(at, "expected the same in all spellings")
+            values[name] = value
+        return values
 
     def report_unknown_keys(self, path: str, entry: JSON) -> None:
         """Warn of unknown keys. A misspelt filter is a problem: it filters nothing."""
@@ -428,156 +417,137 @@ class _ConfigReader:
         if unknown:
             log.warning("%s: unknown keys %s, ignored", path, unknown)
 
-    def read_server(self, path: str, entry: JSON) -> ServerConfig:
-        """One server entry, in our spelling or in that of another client.
+    def read(self, path: str, value: Any, kind: type, env: JSON) -> Any:
+        """A text, or a list or object of texts, with its references expanded.
 
-        The keys that are known are removed from the entry.
+        References may name variables of `env`. In an object, null stays.
         """
-        values: JSON = {}
-        self.own_env = {}
-        # `env` comes first, because the other values may refer to its variables.
-        for name in ("env", *vars(ServerConfig())):
-            for key in _SPELLINGS.get(name, [name]):
-                if key in entry:
-                    self.read_field(f"{path}.{key}", name, entry.pop(key), values)
-        starts = [key for key in ("command", "url") if values.get(key)]
-        if len(starts) != 1:
-            found = " and ".join(starts) or f"neither; unknown keys: {[*entry]}"
-            self.report(path, f"expected either 'command' or 'url', found {found}")
-        self.report_unknown_keys(path, entry)
-        return ServerConfig(**values)
-
-    def read_field(self, path: str, name: str, given: Any, values: JSON) -> None:
-        """Put one value of an entry into `values`, under the name of its field."""
-        if path.endswith(".tools") and isinstance(given, dict):
-            log.warning("%s: Codex's approvals of tools are not applied", path)
-        elif name == "env":
-            given = self.expect(path, given, dict)
-            self.own_env = self.read(path, given, dict)
-            # null takes an inherited variable away.
-            values[name] = dict.fromkeys(given) | self.own_env
-        elif name == "command" and isinstance(given, list):
-            # opencode writes the command and its arguments as one list.
-            values[name], *values["args"] = self.read(path, given, list) or [""]
-        else:
-            value = self.read(path, given, type(getattr(ServerConfig(), name)))
-            if name == "headers":
-                value = values.get(name, {}) | value
-            elif name == "excluded_tools":
-                # The exclusions of all spellings add up.
-                value += values.get(name, [])
-            elif name == "tool_filters" and values.get(name, value) != value:
-                self.report(path, "expected the same in all spellings")
-            values[name] = value
-
-    def read(self, path: str, value: Any, kind: type) -> Any:
-        """A value of this JSON type, with the references in its strings expanded.
-
-        Numbers and booleans are texts as well. A member that is null counts as absent.
-        """
-        if (kind, value) == (list, "*"):
+        if kind is list and value == "*":
             value = ["*"]
         if kind is str and isinstance(value, bool | int | float):
             value = json.dumps(value)
         value = self.expect(path, value, kind)
         if kind is list:
-            return [self.read(f"{path}[{i}]", v, str) for i, v in enumerate(value)]
+            items = enumerate(value)
+            return [self.read(f"{path}[{i}]", each, str, env) for i, each in items]
         if kind is dict:
-            members = {key: each for key, each in value.items() if each is not None}
-            return {
-                key: self.read(f"{path}.{key}", members[key], str) for key in members
-            }
-        if kind is str:
-            if _BROKEN_PATH.search(value):
-                how = r"has a tab or a line feed: in JSON, write C:\\new for C:\new"
-                log.warning("%s: %s", path, how)
-            return _REFERENCE.sub(functools.partial(self.expand, path), value)
-        return value
+            texts = dict(value)
+            for key, each in value.items():
+                if each is not None:
+                    texts[key] = self.read(f"{path}.{key}", each, str, env)
+            return texts
+        if re.search(r"(?s)(?:^|=)[A-Za-z]:.*[\b\f\n\r\t]", value):
+            log.warning(r"%s: has a tab or line feed: in JSON, write C:\\new", path)
+        return re.sub(_REFERENCE, functools.partial(self.expand, path, env), value)
 
-    def expect(self, path: str, value: Any, kind: type) -> Any:
-        """The value, if it is of this JSON type; otherwise an empty one."""
-        # Only the type is shown, because the value may be secret.
-        found = _TYPE_NAMES[type(value)]
-        if found == _TYPE_NAMES[kind]:
-            return value
-        self.report(path, f"expected {_TYPE_NAMES[kind]}, found {found}")
-        return kind()
-
-    def expand(self, path: str, reference: re.Match[str]) -> str:
-        """The value of `${VAR}` or `${VAR:-default}`; a foreign reference unchanged.
-
-        `${` without `}` has no name, and is reported as a variable that is not set.
-        """
+    def expand(self, path: str, env: JSON, reference: re.Match[str]) -> str:
+        """The value of a variable, or its default. A foreign reference stays."""
         name, default, foreign = reference.group("name", "default", "foreign")
         if foreign:
             # The text is not shown, because it may be a password with a `$`.
             log.warning("%s: only ${NAME}, in capitals, is expanded", path)
             return foreign
-        value = {**os.environ, **self.own_env}.get(name or "", default)
+        value = {**os.environ, **env}.get(name, default)
         if value is None:
             how = "set it in `env` of the workbench's entry in your client, or write"
             self.report(path, f"{reference[0]} is not set: {how} ${{NAME:-default}}")
         return value or ""
 
+    def expect(self, path: str, value: Any, kind: type) -> Any:
+        """The value, if it is of this JSON type; otherwise an empty one."""
+        if type(value) is kind:
+            return value
+        # Only the type is shown, because the value may be secret.
+        found = _TYPE_NAMES[type(value)]
+        self.report(path, f"expected {_TYPE_NAMES[kind]}, found {found}")
+        return kind()
 
-def _find_secrets(server: ServerConfig) -> list[str]:
-    """The logins and queries of URLs, and the values of headers and `env`.
+    def report(self, path: str, problem: str) -> None:
+        """Collect a problem; `parse_config` reports all of them together."""
+        self.problems.append(f"{path}: {problem}")
 
-    Other secrets in `args`, or in a URL's path, are masked only if they come from
-    `${VAR}`.
-    """
-    address = server.url.split("://", 1)[-1]
-    # A password may have any character, so everything before the last `@` counts as the
-    # login, unless a `/` stands before that `@`, as in the path `/@owner`.
-    login = address[: max(address.replace("/@", "//").rfind("@"), 0)]
-    texts = [login, login.partition(":")[2], address.partition("?")[2]]
-    texts += server.headers.values()
-    for text in [*server.args, *filter(None, server.env.values())]:
-        if "://" in text:
-            texts += [*re.findall(r"://([^/\s]+)@", text), text.partition("?")[2]]
-    # A part may be shown alone, such as the token of `Bearer TOKEN`.
-    parts = re.split(r"[\s:/?#&=@]+", " ".join(texts))
-    return texts + parts + [value for value in server.env.values() if value]
+    def find_tables(self, data: JSON) -> JSON:
+        """The tables of servers in another client's file, by their places.
 
+        Servers that a list of names switches off are marked as `disabled` there.
+        """
+        tables = {key: data[key] for key in _TABLE_KEYS if key in data}
+        # opencode keeps servers in `mcp`, VS Code in its `servers`. Gemini CLI keeps
+        # lists there, of names in `mcpServers`.
+        mcp = self.expect("mcp", data.get("mcp") or {}, dict)
+        if "servers" in mcp:
+            tables["mcp.servers"] = mcp["servers"]
+        folder, project = self.find_project(data)
+        if "mcpServers" in project:
+            tables[f"{folder}.mcpServers"] = project["mcpServers"]
+        if len(tables) > 1:
+            tables.pop("mcp", None)
+        if not tables and "projects" not in data:
+            told = f"expected one of {['toolboxes', *_TABLE_KEYS]}, found {[*data]}"
+            self.report("configuration", told)
+        for key in sorted(data.keys() & _POLICY_KEYS):
+            log.warning("%s: not applied; use `toolFilters` or --read-only", key)
+        off = self.read_names("disabledMcpServers", data)
+        off |= self.read_names(f"{folder}.disabledMcpServers", project)
+        off |= self.read_names("mcp.excluded", mcp)
+        allowed = self.read_names("mcp.allowed", mcp)
+        for path, value in tables.items():
+            table = self.expect(path, value, dict)
+            tables[path] = table
+            for name in table:
+                if name.lower() in off or (allowed and name.lower() not in allowed):
+                    table[name] = {"disabled": True}
+        return tables
 
-def _find_forms(secrets: frozenset[str]) -> Iterator[str]:
-    """The forms in which secrets may appear."""
-    # The lines of a secret are secrets, because stderr is shown line by line.
-    for text in map(str.strip, {*secrets, *"\n".join(secrets).splitlines()}):
-        # A short text may occur by chance, and is shown. So may an ordinary word of
-        # eight letters, which is masked all the same. A path that exists is no secret.
-        if len(text) >= 8 and not os.path.exists(text):
-            yield text
-            # Python's `json` has two forms of a text with other letters than ASCII.
-            yield json.dumps(text, ensure_ascii=False)[1:-1]
-            yield json.dumps(text)[1:-1]
+    def find_project(self, data: JSON) -> tuple[str, JSON]:
+        """Place and content of what Claude Code keeps for the current folder."""
+        here = None
+        # The current folder may have been deleted.
+        with suppress(OSError):
+            here = Path.cwd()
+        found: tuple[str, JSON] = ("projects", {})
+        others = []
+        projects = self.expect("projects", data.get("projects") or {}, dict)
+        for folder, value in projects.items():
+            project = self.expect(f"projects.{folder}", value, dict)
+            # `Path` knows which paths are equal on Windows.
+            if Path(folder) == here:
+                found = (f"projects.{folder}", project)
+            elif project.get("mcpServers"):
+                others.append(folder)
+        if others:
+            log.warning("projects: not served, for other folders: %s", others[:5])
+        return found
+
+    def read_names(self, path: str, owner: JSON) -> set[str]:
+        """A list of servers' names, which clients compare without regard to case."""
+        names = self.expect(path, owner.get(path.rpartition(".")[2]) or [], list)
+        return {str(name).lower() for name in names}
 
 
 def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchConfig:
     """Check a configuration that was decoded from this text. Raises `ConfigError`."""
     # This copy has the dates of TOML as texts.
-    data = json.loads(json.dumps(data, default=str), object_hook=_translate)
+    data = json.loads(json.dumps(data, default=str), object_hook=_name_variables)
+    # Comments and disabled entries are not read, but a token that is named there must
+    # not reach other servers either.
+    named = set(re.findall(_VARIABLE, text + json.dumps(data)))
+    withheld = {name: os.environ[name] for name in os.environ.keys() & named}
     reader = _ConfigReader()
     toolboxes = reader.read_toolboxes(data)
     if reader.problems:
         raise ConfigError("\n".join([f"{source}:", *reader.problems]))
-    # Every variable that the raw text names is withheld. A misspelt or disabled entry
-    # is not read, but its token must not reach other servers either.
-    named = set(_VARIABLE.findall(text + json.dumps(data)))
-    withheld = {name: os.environ[name] for name in os.environ.keys() & named}
-    secrets = frozenset(reader.secrets).union(withheld.values())
-    return WorkbenchConfig(toolboxes, withheld, secrets, source)
+    return WorkbenchConfig(toolboxes, withheld, source)
 
 
-def _translate(entry: JSON) -> JSON:
-    """Write `${NAME}` for the names of variables in an entry of Codex."""
+def _name_variables(entry: JSON) -> JSON:
+    """Write `${NAME}` where an entry of Codex has the name of a variable."""
     headers = entry.get("env_http_headers")
     if isinstance(headers, dict):
-        for header, name in headers.items():
-            headers[header] = f"${{{name}}}"
-    if entry.get("bearer_token_env_var"):
-        token = f"Bearer ${{{entry['bearer_token_env_var']}}}"
-        entry["bearer_token_env_var"] = {"Authorization": token}
+        headers |= {header: f"${{{name}}}" for header, name in headers.items()}
+    name = entry.get("bearer_token_env_var")
+    if name:
+        entry["bearer_token_env_var"] = {"Authorization": f"Bearer ${{{name}}}"}
     return entry
 
 
@@ -585,58 +555,50 @@ def find_config(argument: Path | str | None) -> WorkbenchConfig:
     """The configuration to serve: a file's, or the demo. Raises `ConfigError`."""
     given = argument or os.environ.get("WORKBENCH_CONFIG")
     path = os.path.expanduser(str(given or "workbench-config.json"))
-    # The current folder may have been deleted.
-    with suppress(OSError):
-        path = os.path.abspath(path)
     if not given and not os.path.exists(path):
         server = ServerConfig(sys.executable, [__file__, "--toolbox"])
         note = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
         demo = ToolboxConfig(f"Echo and time. {note}", {"toolbox": server})
         return WorkbenchConfig({"demo": demo}, source=note)
-    language = "JSON"
-    if path.endswith(".toml"):
-        language = "TOML, because of its name,"
+    is_toml = path.endswith(".toml")
     try:
+        path = os.path.abspath(path)
         # Without this check, a named pipe that nobody writes to would be waited for.
         if Path(path).is_fifo() and not Path(path).is_symlink():
             raise OSError(0, "expected a file, found a pipe")
         text = Path(path).read_text(encoding="utf-8-sig")
-        data = _decode_text(text, language)
+        data = tomllib.loads(text) if is_toml else _decode_json(text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
+        language = "TOML, because of its name," if is_toml else "JSON"
         told = f"expected {language} saved as UTF-8: {error}"
         raise ConfigError(f"{path}: {told}") from None
     return parse_config(data, path, text)
 
 
-def _decode_text(text: str, language: str) -> Any:
-    """Decode TOML, or JSON, which may have comments and trailing commas."""
-    if language != "JSON":
-        return tomllib.loads(text)
-    for pattern in (_COMMENT, _TRAILING_COMMA):
-        text = re.sub(pattern, _blank, text)
-    data = json.loads(text, object_pairs_hook=_make_object)
+# Editors write JSON with comments and trailing commas. Strings are matched first,
+# because neither means anything inside a string. The quantifiers with `+` at the end do
+# not try shorter matches: with others, a text that ends within a string takes minutes.
+_COMMENT = r"//[^\n]*+ | /\*.*?(?:\*/|\Z)"
+_EXTENSION = rf"""(?xs)
+    (?P<string> "(?:[^"\\]++|\\.)*+"? )
+    | {_COMMENT}
+    | , (?= (?: \s | {_COMMENT} )*+ [\]}}] )  # a trailing comma
+"""
+
+
+def _decode_json(text: str) -> Any:
+    """Decode JSON that may have comments and trailing commas."""
+
+    def blank(match: re.Match[str]) -> str:
+        # Spaces in place of the rest keep lines and columns in errors right.
+        return match["string"] or re.sub(".", " ", match[0])
+
+    data = json.loads(re.sub(_EXTENSION, blank, text))
     # Halves of surrogate pairs, which cannot be sent, are an error here.
     json.dumps(data, ensure_ascii=False).encode()
     return data
-
-
-def _make_object(pairs: list[tuple[str, Any]]) -> JSON:
-    """A JSON object. The last of several members with one name counts."""
-    members: JSON = {}
-    for name, value in pairs:
-        if name in members:
-            log.warning("'%s' stands twice in one object, and the last counts", name)
-        members[name] = value
-    return members
-
-
-def _blank(match: re.Match[str]) -> str:
-    """A string unchanged; the rest as spaces, so that errors name right places."""
-    if match[0].startswith('"'):
-        return match[0]
-    return re.sub(".", " ", match[0])
 
 
 # === Workbench ========================================================================
