@@ -447,6 +447,7 @@ class _ConfigReader:
             # The text is not shown, because it may be a password with a `$`.
             log.warning("%s: only ${NAME}, in capitals, is expanded", path)
             return foreign
+        # `${` that is not closed has no name, and so no value.
         value = {**os.environ, **env}.get(name, default)
         if value is None:
             how = "set it in `env` of the workbench's entry in your client, or write"
@@ -490,12 +491,14 @@ class _ConfigReader:
         off = self.read_names("disabledMcpServers", data)
         off |= self.read_names(f"{folder}.disabledMcpServers", project)
         off |= self.read_names("mcp.excluded", mcp)
-        allowed = self.read_names("mcp.allowed", mcp)
         for path, value in tables.items():
             table = self.expect(path, value, dict)
             tables[path] = table
+            if "allowed" in mcp:
+                allowed = self.read_names("mcp.allowed", mcp)
+                off |= set(map(str.lower, table)) - allowed
             for name in table:
-                if name.lower() in off or (allowed and name.lower() not in allowed):
+                if name.lower() in off:
                     table[name] = {"disabled": True}
         return tables
 
@@ -507,14 +510,14 @@ class _ConfigReader:
             here = Path.cwd()
         found: tuple[str, JSON] = ("projects", {})
         others = []
-        projects = self.expect("projects", data.get("projects") or {}, dict)
-        for folder, value in projects.items():
-            project = self.expect(f"projects.{folder}", value, dict)
-            # `Path` knows which paths are equal on Windows.
-            if Path(folder) == here:
-                found = (f"projects.{folder}", project)
-            elif project.get("mcpServers"):
-                others.append(folder)
+        # Other files may use this key for something else.
+        with suppress(AttributeError):
+            for folder, project in data.get("projects", {}).items():
+                # `Path` knows which paths are equal on Windows.
+                if Path(folder) == here:
+                    found = (f"projects.{folder}", project)
+                elif project.get("mcpServers"):
+                    others.append(folder)
         if others:
             log.warning("projects: not served, for other folders: %s", others[:5])
         return found
@@ -595,10 +598,21 @@ def _decode_json(text: str) -> Any:
         # Spaces in place of the rest keep lines and columns in errors right.
         return match["string"] or re.sub(".", " ", match[0])
 
-    data = json.loads(re.sub(_EXTENSION, blank, text))
+    text = re.sub(_EXTENSION, blank, text)
+    data = json.loads(text, object_pairs_hook=_make_object)
     # Halves of surrogate pairs, which cannot be sent, are an error here.
     json.dumps(data, ensure_ascii=False).encode()
     return data
+
+
+def _make_object(pairs: list[tuple[str, Any]]) -> JSON:
+    """A JSON object. The last of several members with one name counts."""
+    members: JSON = {}
+    for name, value in pairs:
+        if name in members:
+            log.warning("'%s' stands twice in one object, and the last counts", name)
+        members[name] = value
+    return members
 
 
 # === Workbench ========================================================================
