@@ -448,25 +448,17 @@ def test_a_bad_configuration_is_reported_whole(case: str) -> None:
     assert len(problems) == len(patterns), problems
 
 
-def test_what_is_ignored_is_warned_about_unless_it_is_meant_to_be(log: Logs) -> None:
-    server = {"command": "x", "timeout": 1, "autoApprove": ["${"], "_x": "${"}
-    off = {"command": "${UNSET}", "disabled": True}
-    data = configuration(s=server, off=off, _was={"env": 7}, _comment=[1])
-    data["toolboxes"]["box"].update(_comment="${UNSET}", oops=1)
-    data["toolboxes"]["_comment"] = 7
-    data.update(_comment="${", mcpServers={"x": server}, toolMode="proxy")
-    config = workbench.parse_config(data)
-    box = workbench.ToolboxConfig("A box", {"s": workbench.ServerConfig("x")})
-    assert config.toolboxes == {"box": box} and len(log.messages) == 3
-    not_served = "(?!toolboxes).*mcpServers"
-    for told in (".*box: .*'oops'", r".*\.s: .*'autoApprove', 'timeout'", not_served):
-        assert any(re.match(told, message) for message in log.messages), told
-
-
-# Files as other clients write them; below each, for every server: its toolbox's name,
-# how it is started, all strings that it gets, which tools it may (+) and may not (-)
-# offer, its description if it has its own; last the places that are warned about.
-CLIENT_FILES = """
+# Files of ours and of clients; below each, for every server: its name, how it is
+# started, all strings that it gets, which tools it may (+) and may not (-) offer, the
+# description of its toolbox if it has its own; last the places that are warned about.
+FILES = """
+=== Our own: workbench-config.json
+{"_comment": "${", "toolMode": "proxy", "mcpServers": {"x": {"command": "x"}},
+ "toolboxes": {"_comment": 7, "box": {"description": "A box", "oops": 1, "_was": "${A",
+  "mcpServers": {"s": {"command": "x", "timeout": 1, "_x": "${", "autoApprove": ["${"]},
+   "off": {"command": "${UNSET}", "disabled": true}, "_was": {"env": 7}, "_": [1]}}}}
+> s: x A box
+> ! mcpServers toolboxes.box.mcpServers.s toolboxes.box
 === Claude Code: .claude.json
 {"numStartups": 5, "oauthAccount": "${", "mcpServers": {
   "a": {"type": "http", "url": "${B:-https://a.b}/@c/mcp?d=e@f", "headers": {}},
@@ -485,18 +477,14 @@ CLIENT_FILES = """
 > a: https://a//,}/*b*/ Bearer ${input:key}
 > ! servers.a.headers.A
 === Codex: config.toml
+mcp_servers.b = { url = "${UNSET}", bearer_token_env_var = "OFF", enabled = false }
 [mcp_servers.a]
 command = "npx"
 enabled_tools = ["r*"]
-since = 2026-11-22
 disabled_tools = ["rm"]
 excludeTools = []
-[mcp_servers.a.tools.read]
-approval_mode = "approve"
-[mcp_servers.b]
-url = "${UNSET}"
-bearer_token_env_var = "OFF"
-enabled = false
+since = 2026-11-22
+tools.read.approval_mode = "approve"
 [mcp_servers.c]
 url = "https://c"
 bearer_token_env_var = "KEY"
@@ -555,8 +543,8 @@ http_headers = { Y = "y" }
 """
 
 
-@pytest.mark.parametrize("case", CLIENT_FILES.split("\n=== ")[1:])
-def test_another_clients_file_works(
+@pytest.mark.parametrize("case", FILES.split("\n=== ")[1:])
+def test_a_file_is_served_as_its_client_means_it(
     case: str, tmp_path: Path, monkeypatch: Monkey, log: Logs
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -575,8 +563,8 @@ def test_another_clients_file_works(
     config = workbench.find_config(str(file))
     assert config.withheld == withheld
     found = []
-    for name, box in config.toolboxes.items():
-        server = box.servers[name]
+    for box in config.toolboxes.values():
+        [(name, server)] = box.servers.items()
         words = [f"{name}:", server.command or server.url, *server.args]
         words += [*map(str, server.env.values()), *server.headers.values()]
         words += ["sse"] * (server.transport == "sse")
@@ -637,22 +625,20 @@ async def test_a_server_may_refer_to_its_own_variables(monkeypatch: Monkey) -> N
         assert words == ["ours"] and variables["GONE"] == "x"
 
 
-def test_what_is_not_served_is_named(
-    tmp_path: Path, monkeypatch: Monkey, log: Logs
-) -> None:
+def test_what_is_not_served_is_named(monkeypatch: Monkey, log: Logs) -> None:
     """The servers of other folders; and this workbench itself, which has its tools."""
     monkeypatch.chdir(ROOT)
     relative = os.path.join("folder", "..", "workbench.py")
-    entries = {"a": ["run", workbench.__file__], "b": ["run", relative, "c.json"]}
-    servers = {name: {"command": "uv", "args": args} for name, args in entries.items()}
-    servers["toolbox"] = {"command": "uv", "args": [relative, "--toolbox"]}
+    servers = {
+        "a": {"command": "uv", "args": ["run", workbench.__file__]},
+        "b": {"command": relative, "args": ["c.json"]},
+        "toolbox": {"command": relative, "args": ["--toolbox"]},
+    }
     its = {"projects": {"/other": {"mcpServers": servers}}, "mcpServers": servers}
     assert list(workbench.parse_config(its).toolboxes) == ["toolbox"]
-    assert log.messages[0] == "projects: not served, for other folders: ['/other']"
-    assert [line.split(":")[0] for line in log.messages[1:]] == [
-        "mcpServers.a",
-        "mcpServers.b",
-    ]
+    others, *itself = log.messages
+    assert others == "projects: not served, for other folders: ['/other']"
+    assert [line[:12] for line in itself] == ["mcpServers.a", "mcpServers.b"]
 
 
 @POSIX
@@ -739,7 +725,10 @@ TOKEN = "tok-0123456789" * 1500  # more than is logged of a line
 LITERALS = ["env-0123456", "header-0123", "query-01234", "user-012345", "pass-012345"]
 LITERALS += ["piece-0123", "other-0123"]  # of a password
 # The SDK logs both ends of what is not valid in a notification.
-NOT_VALID = {"method": "notifications/progress", "params": {"progress": TOKEN}}
+NOT_VALID = f"""
+send({{"method": "notifications/progress", "params": {{"progress": {TOKEN!r}}}}})
+self.tools_list(request)
+"""
 DIE = f"words = {' '.join([TOKEN, *LITERALS, 'Grüße'])!r}\n"
 DIE += "print(words, file=sys.stderr); print('no JSON', 'x' * 190, words); sys.exit(3)"
 
@@ -755,9 +744,7 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
         "http": {"url": url + "a=${WB_TOKEN}", "headers": {"A": "Bearer ${WB_TOKEN}"}},
         "sse": {"url": url + "x", "type": "sse", "headers": {"A": f"Bearer {header}"}},
         "call": local(on={"tools_call": DIE}),
-        "invalid": local(
-            on={"tools_list": f"send({NOT_VALID}); self.tools_list(request)"}
-        ),
+        "invalid": local(on={"tools_list": NOT_VALID}),
     }
     for mark in "/?#":  # a password should have these in another form
         servers[mark] = {"url": f"http://{user}:{piece}{mark}{other}@127.0.0.1:1/"}
@@ -927,9 +914,8 @@ answer(request, {"tools": [tool(f"t{self.page}")], **more})
 
 async def test_a_tool_list_is_read_to_its_end() -> None:
     """A cursor that is repeated, or the 250th page, is one; so is -32601."""
-    three, many = [
-        local(on={"tools_list": PAGES.replace("LAST", n)}) for n in ("2", "999")
-    ]
+    three = local(on={"tools_list": PAGES.replace("LAST", "2")})
+    many = local(on={"tools_list": PAGES.replace("LAST", "999")})
     none = local(on={"tools_list": "refuse(request, -32601)"})
     async with connected(none=none, three=three, many=many) as client:
         answer = await open_box(client)
@@ -1043,7 +1029,7 @@ async def test_the_servers_with_the_longest_tools_are_listed() -> None:
 
 async def test_an_answer_loses_descriptions_before_arguments() -> None:
     odd = """'x"\\\\ä🧰'"""
-    schema = f"{{'type': 'object', 'properties': {{{odd} * n: {{'title': {odd} * 99}} for n in (1, 2)}}}}"
+    schema = f"{{'type': 'object', 'properties': {{{odd}: {{'title': {odd} * 200}}}}}}"
     tools = f"tool(f't{{n}}', description={odd} * 30, inputSchema={schema})"
     kept = {20: 3, 200: 2, 600: 1}
     servers = {f"n{n}": long(f"[{tools} for n in range({n})]") for n in kept}
@@ -1245,26 +1231,21 @@ async def test_what_nobody_thought_of_is_one_sentence(log: Logs) -> None:
 # === Connections ======================================================================
 
 
-async def test_a_death_between_calls_goes_unnoticed(notes: Path) -> None:
-    async with connected(a=local(notes=notes), b=local()) as client:
-        first = await open_box(client)
-        for count in (1, 20):
-            await killed(noted_pids(notes)[-1])
-            calls = [pid_of(client, "a") for _ in range(count)]
-            assert set(await asyncio.gather(*calls)) == {noted_pids(notes)[-1]}
-        assert await open_box(client) == first
-    assert len(noted_pids(notes)) == 3
-
-
-async def test_a_death_fails_the_calls_in_flight(notes: Path, log: Logs) -> None:
+async def test_a_death_costs_only_the_calls_in_flight(notes: Path, log: Logs) -> None:
     start = "os.write(2, b'first words\\n'); self.start(0)"
-    async with connected(a=local(notes=notes, on={"start": start})) as client:
+    a = local(notes=notes, on={"start": start})
+    async with connected(a=a, b=local()) as client:
+        first = await open_box(client)
         calls = [asyncio.ensure_future(error_of(client, "a", "wait")) for _ in "12"]
         await until(lambda: notes.read_text().count("waiting") == 2)
-        os.kill(noted_pids(notes)[0], 9)
+        for count in (1, 20):
+            await killed(noted_pids(notes)[-1])
+            uses = [pid_of(client, "a") for _ in range(count)]
+            assert set(await asyncio.gather(*uses)) == {noted_pids(notes)[-1]}
         for told in await asyncio.gather(*calls):
             assert re.search(f"status {KILLED}.*first words", told)
-        assert await pid_of(client, "a") == noted_pids(notes)[1]
+        assert await open_box(client) == first
+    assert len(noted_pids(notes)) == 3
     assert notes.read_text().count("waiting") == 2  # so none was repeated
     assert ("workbench", logging.INFO, "[box/a] first words") in log.record_tuples
 
@@ -1444,27 +1425,26 @@ QUESTIONS: list[tuple[str, dict[str, Any], Any]] = [  # and the client's answers
 
 
 class Ear:
-    """Callbacks with `able` in their names, which `_meta` may tell what to answer."""
+    """A client's callbacks with `able` in their names; to a question they `answer`."""
 
     def __init__(self, able: str = "") -> None:
         self.heard: list[Any] = []
-        sampled = types.CreateMessageResultWithTools
+        self.answer: Any = ACCEPTED
         tools = types.SamplingCapability(tools=types.SamplingToolsCapability())
-        callbacks = {
-            "elicitation_callback": self._answer(types.ElicitResult, ACCEPTED),
-            "sampling_callback": self._answer(sampled, SAMPLED),
-            "list_roots_callback": self._answer(types.ListRootsResult, ROOTS),
+        every = {
+            "elicitation_callback": self._asked(types.ElicitResult),
+            "sampling_callback": self._asked(types.CreateMessageResultWithTools),
+            "list_roots_callback": self._asked(types.ListRootsResult),
             "sampling_capabilities": tools,
         }
-        able_to = {name: each for name, each in callbacks.items() if able in name}
-        self.callbacks: dict[str, Any] = {"message_handler": self._listen} | able_to
+        self.callbacks: dict[str, Any] = {"message_handler": self._listen}
+        self.callbacks |= {name: each for name, each in every.items() if able in name}
 
-    def _answer(self, model: Any, usual: Any) -> Any:
-        async def answer(context: Any, params: Any = None) -> Any:
-            meta = context.meta or {}
+    def _asked(self, model: Any) -> Any:
+        async def answer(_: object, params: Any = None) -> Any:
             self.heard.append(dumped(params) if params else {})  # of roots
-            given = meta.get("answer", usual)
-            return (types.ErrorData if "code" in given else model).model_validate(given)
+            kind = types.ErrorData if "code" in self.answer else model
+            return kind.model_validate(self.answer)
 
         return answer
 
@@ -1475,12 +1455,11 @@ class Ear:
 async def test_a_servers_question_reaches_the_client_and_the_answer_goes_back() -> None:
     ear = Ear()
     async with connected(callbacks=ear.callbacks, a=local()) as client:
-        for method, params, answer in QUESTIONS:
+        for method, params, ear.answer in QUESTIONS:
             ear.heard.clear()
-            asked = params and {**params, "_meta": {"answer": answer}}
-            given = {"method": method, "params": asked}
-            assert await answer_of(client, "a", "ask", given) == answer
-            assert ear.heard == [asked]
+            given = {"method": method, "params": params}
+            assert await answer_of(client, "a", "ask", given) == ear.answer
+            assert ear.heard == [params]
 
 
 async def test_a_server_is_offered_what_the_client_declared() -> None:
