@@ -82,7 +82,7 @@ class Downstream:
 
     Its methods are those of the protocol, and its tools, which do as their arguments
     say; a tool that is no method is `echo`. `on` maps methods, and `start`, to Python
-    code that is run instead. Each process adds its number and calls to the file `notes`.
+    code that is run instead. Each process adds its number and calls to `notes`.
     """
 
     about: Mapping[str, Any] = {"capabilities": {"tools": {}, "logging": {}}}
@@ -169,7 +169,7 @@ class Downstream:
 
     def write(self, request: dict[str, Any], given: dict[str, Any]) -> None:
         line = given["line"].replace("ID", str(request["id"]))
-        os.write(1, line.encode("latin-1") + b"\n")  # so `é` is a byte that is no UTF-8
+        os.write(1, line.encode("latin-1") + b"\n")  # in which `é` is no UTF-8
 
     def say(self, request: dict[str, Any], given: dict[str, Any]) -> None:
         """Send messages, under the progress token of the call."""
@@ -396,37 +396,31 @@ async def killed(pid: int) -> None:
 
 # Each line of JSON is a configuration; below it are its problems, as patterns.
 BAD_CONFIGURATIONS = r"""
-[]
-  configuration: expected an object, found a list
-  configuration: expected one of .*, found \[\]
 {"projects": 7, "theme": "dark"}
   .*toolboxes.*mcpServers.*mcp_servers.*, found .'projects', 'theme'.
-{"toolboxes": {"t": null, "a__b": {"description": "", "mcpServers": {"a_": {"url": "x"}}}}}
+{"toolboxes": {"t": null, "a__b": {"description": "", "mcpServers": {"a_": 7}}}}
   toolboxes.t: .*object.* found nothing
   toolboxes.t.mcpServers: .*object
   toolboxes.t.description: .*string
   toolboxes.a__b: .*__
+  toolboxes.a__b.mcpServers.a_: expected an object, found a number
   toolboxes.a__b.mcpServers.a_: .*_
-{"servers": {"": {"url": "x"}, "s": true, "t": {"comand": "s3cret", "enabled": true}}}
-  servers.*: .*_
-  servers.s: .*object.* found a boolean
-  servers.s: .*command.*url
+  toolboxes.a__b.mcpServers.a_: .*command.*url
+{"servers": {"": {"url": "x"}, "t": {"comand": "s3cret", "enabled": true}}}
+  servers.: .*_
   servers.t: .*command.*url.* found neither; unknown keys: .'comand'.
 {"servers": {"s": {"command": "s3cret", "url": "u${NO}", "args": ["${NO} ${a"]}}}
   servers.s.args.0.: \${NO} is not set: .*`env`.*client, or write \${NAME:-default}
   servers.s.args.0.: \${ is not set: .*write \${NAME:-default}
   servers.s.url: \${NO} is not set
   servers.s: expected either 'command' or 'url', found command and url
-{"mcpServers": {"s": {"url": "x", "toolFilters": ["a"], "tools": ["*"], "toolFilter": []}, \
-"t": {"url": "x", "Tools": ["a"], "excludetools": ["a"]}}, "mcp": {"excluded": "s"}}
+{"mcp": {"excluded": "s"}, "mcpServers": {"t": {"url": "x", "Tools": [], \
+"excludetools": []}, "s": {"url": "x", "toolFilters": ["a"], "tools": ["*"], "toolFilter": []}}}
   mcpServers.s.*tools
   mcpServers.s.toolFilter: unknown key: did you mean 'toolFilters'.
   mcpServers.t.Tools: .*'tools'
   mcpServers.t.excludetools: .*'excludeTools'
   mcp.excluded: expected a list, found a string
-{"mcp_servers": {"s": {"url": "u", "bearer_token_env_var": "NO", "env": {"A": []}}}}
-  mcp_servers.s.env.A: expected a string, found a list
-  mcp_servers.s.bearer_token_env_var.Authorization: \${NO} is not set: set it in `env`
 {"toolMode": "dynamic", "toolboxes": []}
   Configuration field 'toolMode' set to 'dynamic' is no longer supported.
   Dynamic mode was removed in version 0.10.0.
@@ -500,19 +494,18 @@ http_headers = { Y = "y" }
 > ! context_servers.a context_servers.b
 === opencode: opencode.json
 {"tools": {"b_*": false}, "mcp": {
-  "a": {"type": "local", "command": ["npx", "${AT}"], "environment": {"AT": "{env:KEY}"}},
+  "a": {"type": "local", "command": ["npx", "${A}"], "environment": {"A": "{env:KEY}"}},
   "b": {"type": "remote", "url": "https://b", "headers": {"A": "{file:~/.key}"}},
   "c": {"enabled": true}, "d": {"type": "local", "command": ["x"], "enabled": false}}}
 > a: npx key key
 > b: https://b {file:~/.key}
 > ! tools mcp.b.headers.A mcp.c
-=== VS Code or opencode 2: settings.json
-{"editor.fontSize": 7, "mcp": {"inputs": [], "servers": {"a": {"command": ["x"]}}}}
-> a: x
-=== Amp: settings.json
-{"amp.mcpServers": {"a": {"url": "https://a", "includeTools": ["r"]}},
+=== VS Code with Amp: settings.json
+{"mcp": {"inputs": [], "servers": {"a": {"command": ["x"]}}}, "editor.fontSize": 7,
+  "amp.mcpServers": {"b": {"url": "https://b", "includeTools": ["r"]}},
   "amp.mcpPermissions": [{"matches": {"url": "*"}, "action": "reject"}]}
-> a: https://a +r
+> b: https://b +r
+> a: x
 > ! amp.mcpPermissions
 === Gemini CLI: settings.json
 {"mcp": {"allowed": ["A", "b"], "excluded": ["b"]}, "mcpServers": {
@@ -555,13 +548,11 @@ def test_a_file_is_served_as_its_client_means_it(
     # On Windows, neither slashes nor the case of the drive's letter matter.
     here = here[0].swapcase() + here[1:]
     file.write_text(written.replace("FOLDER", here), "utf-8")
-    withheld = {}
     for name in ("KEY", "KEY2", "OFF"):
         monkeypatch.setenv(name, name.lower())
-        if re.search(rf"\b{name}\b", written):
-            withheld[name] = name.lower()
     config = workbench.find_config(str(file))
-    assert config.withheld == withheld
+    named = re.findall(r"\b(?:KEY2?|OFF)\b", written)
+    assert config.withheld == {name: name.lower() for name in named}
     found = []
     for box in config.toolboxes.values():
         [(name, server)] = box.servers.items()
@@ -658,11 +649,9 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
         b'{"a":\n x}': "line 2 column 2",
         b"[mcp_servers.s]\n# x\n{": "TOML, because of its name.*line 3, column 1",
         b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
-        b'{"\xe4": 1}': "expected JSON.*saved as UTF-8",
         "{}".encode("utf-16"): "expected JSON.*saved as UTF-8",  # as PowerShell's `>`
         # A pattern that tries each string anew takes minutes for these.
         b'{"a": "' + b'\\"x' * 99_999: "expected JSON",
-        b"/* " * 99_999: "expected JSON",
         b"[" + b"1, " * 99_999: "expected JSON",
     }
     for data, told in bad_files.items():
@@ -1042,18 +1031,18 @@ async def test_an_answer_loses_descriptions_before_arguments() -> None:
 
 async def test_long_texts_leave_room_for_the_tools() -> None:
     """The reasons of failures, which keep their ends; instructions; descriptions."""
-    fails = local(on={"start": "sys.exit('a line\\n' * 500 + 'ValueError: no')"})
-    failing = {f"x{n}": MISSING for n in range(50)}
-    config = configuration(a=long(manual="""'"' * 9_000"""), b=long(), **failing)
+    servers = {f"x{n}": MISSING for n in range(50)}
+    servers["y"] = local(on={"start": "sys.exit('a line\\n' * 500 + 'ValueError: no')"})
+    config = configuration(a=long(manual="""'"' * 9_000"""), b=long(), **servers)
     config["toolboxes"]["box"]["description"] = '"' * 9_000
-    config["toolboxes"]["box"]["mcpServers"]["fails"] = fails
     async with connected(config=config) as client:
         answers = [await open_box(client, part) for part in (None, "?__*", "nothing")]
     assert size(answers[0]) <= 12_000 and max(map(size, answers)) <= 20_000
     assert len(answers[0]["tools"]) == 40
     reasons = answers[0]["servers_failed"]
-    assert min(map(len, reasons.values())) > 30
-    assert re.fullmatch("exited.*ValueError: no", reasons["fails"])
+    assert (
+        re.fullmatch("exited.*ValueError: no", reasons["y"]) and "no-s" in reasons["x1"]
+    )
 
 
 MIXED = [tool("read", annotations={"readOnlyHint": True}), tool("write")]
@@ -1099,30 +1088,28 @@ async def test_a_server_starts_once_when_needed(tmp_path: Path) -> None:
 async def test_a_name_that_leads_nowhere_is_an_error_that_helps(tmp_path: Path) -> None:
     file = tmp_path / "its.json"
     file.touch()
-    form = "Use {toolbox}__{server}__{tool}"
-    not_found = "Toolbox 'no' not found. Available toolboxes: box, shut"
     archive = local(tools=A_TOOLS) | {"excludeTools": ["other"]}
-    config = configuration(archive=archive, b=local(tools=A_TOOLS))
-    config["toolboxes"]["shut"] = config["toolboxes"]["box"]
-    no: dict[str, Any] = {"toolbox_name": "no"}
-    async with connected(config=workbench.parse_config(config, str(file))) as client:
-        result = await client.call_tool("open_toolbox", no)
-        assert result.is_error and text(result) == not_found
-        for toolbox, tool_name, reason in (
-            ("no", "no__a__echo", not_found),
-            ("box", "box__a__", form),
-            ("box", "box__c__echo", f"'box__c__echo'. {form}; its servers are arch"),
-            ("box", "box__archive__ecoh", "nearest: box__archive__echo"),
-            ("box", "shut__b__echo", "toolbox 'box' matches 'shut__b__echo'"),
+    data = configuration(archive=archive, b=local(tools=A_TOOLS))
+    data["toolboxes"]["shut"] = data["toolboxes"]["box"]
+    form = "Use {toolbox}__{server}__{tool}"
+    async with connected(config=workbench.parse_config(data, str(file))) as client:
+        for server, name, told in (
+            ("archive", "ecoh", "nearest: box__archive__echo"),
+            ("c", "echo", f"'box__c__echo'. {form}; its servers are archive, b"),
+            ("a", "", form),
         ):
-            arguments = {"toolbox_name": toolbox, "tool_name": tool_name}
-            result = await client.call_tool("use_tool", arguments)
-            prefix = f"Error executing tool '{tool_name}' in toolbox '{toolbox}': "
-            assert result.is_error and text(result).startswith(prefix)
-            assert reason in text(result).removeprefix(prefix)
+            assert told in await error_of(client, server, name)
+        given: dict[str, Any] = BOX | {"tool_name": "shut__b__echo"}
+        result = await client.call_tool("use_tool", given)
+        assert result.is_error and "box' matches 'shut__b__echo'" in text(result)
+        given["toolbox_name"] = "no"
+        not_found = "Toolbox 'no' not found. Available toolboxes: box, shut"
+        result = await client.call_tool("use_tool", given)
+        assert result.is_error and text(result).endswith(f": {not_found}")
         os.utime(file, (0, 0))
-        result = await client.call_tool("open_toolbox", no)
-        assert f"{file} has changed: restart the workbench" in text(result)
+        result = await client.call_tool("open_toolbox", {"toolbox_name": "no"})
+    changed = f"{not_found}. {file} has changed: restart the workbench"
+    assert result.is_error and text(result) == changed
 
 
 # === MCP server =======================================================================
@@ -1153,21 +1140,19 @@ async def test_the_handshake_tells_who_we_are_and_our_toolboxes(mode: str) -> No
         assert client.instructions == INSTRUCTIONS
         assert (client.protocol_version == MODERN) == (mode == "auto")
         info: Any = client.server_info
-        capabilities = dumped(client.server_capabilities)
-    assert (info.name, info.version) == ("mcp-workbench", "0.10.0")
-    assert capabilities == {"tools": {"listChanged": False}, "logging": {}}
+        assert (info.name, info.version) == ("mcp-workbench", "0.10.0")
+        told = dumped(client.server_capabilities)
+        assert told == {"tools": {"listChanged": False}, "logging": {}}
 
 
 async def test_the_two_tools_say_what_they_are_in_210_tokens() -> None:
-    box = configuration(s={"command": "x"})["toolboxes"]["box"]
-    async with connected(config={"toolboxes": {"b": box, "ä a": box}}) as client:
+    async with connected(config=configuration()) as client:
         opening, using = dumped(await client.list_tools())["tools"]
     assert [opening["name"], using["name"]] == ["open_toolbox", "use_tool"]
     hints = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True}
     assert opening["annotations"] == hints and "annotations" not in using
     assert opening["_meta"] == using["_meta"] == {"anthropic/alwaysLoad": True}
-    names = opening["inputSchema"]["properties"]["toolbox_name"].pop("enum")
-    assert names == ["b", "ä a"]
+    assert opening["inputSchema"]["properties"]["toolbox_name"].pop("enum") == ["box"]
     sent = []  # to a model, with more than four characters to a token
     for each in (opening, using):
         sent += [each["name"], each["description"], each["inputSchema"]]
@@ -1197,8 +1182,10 @@ async def test_a_bad_call_is_an_error_that_helps() -> None:
             result = await client.call_tool(name, arguments)
             assert result.is_error and field in text(result), arguments
         for name in ("box__a__echo", "echo", "OPEN_TOOLBOX"):
-            with pytest.raises(MCPError, match=f"^Tool '{name}' not found: .*use_tool"):
+            with pytest.raises(MCPError, match="use_tool") as caught:
                 await client.call_tool(name, {})
+            assert caught.value.code == -32602
+            assert caught.value.message.startswith(f"Tool '{name}' not found: ")
 
 
 async def test_keys_that_clients_add_are_ignored_unless_the_tool_has_them() -> None:
@@ -1265,8 +1252,8 @@ async def test_an_end_beside_a_child_is_seen(notes: Path, monkeypatch: Monkey) -
 async def test_a_server_without_stdout_is_sent_nothing(
     notes: Path, monkeypatch: Monkey
 ) -> None:
-    """A call goes to the next process, which starts when nothing is left of this one."""
-    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.3)
+    """A call goes to the next process, which starts when this one has gone."""
+    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.6)
     deaf = "self.note('deaf'); os.close(1)\n"
     deaf += "for line in sys.stdin.buffer: self.note('sent')\n"
     deaf += "time.sleep(0.2); self.note('gone'); os._exit(0)"
@@ -1352,21 +1339,19 @@ async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) 
     monkeypatch.setattr(workbench, "LISTING_PAUSE", 0)
     a = local() | {"toolFilters": ["[!f]*"]}  # which announces without saying so
     async with connected(a=a) as client:
-        await become(client, tool("filtered out"))
-        assert await changed(client) == []
+        await become(client, tool("filtered out"), tool("old"))
+        assert await changed(client) == [tool("old")]
         warning = "Received tools notification from server without listChanged"
         assert log.messages.count(f"{warning} capability: box/a") == 1
-        for fault in ("refuse(request, 7)", "answer(request, {'tools': 1})"):
-            log.clear()
-            old = await changed(client)
-            again = f"{fault}; self.on['tools_list'] = 'self.on.clear(); ' + {fault!r}"
-            await become(client, tool(f"new{fault}"), on={"tools_list": again})
-            await until(lambda: "kept its old tools" in log.text)
-            assert await changed(client) == old, fault  # the last fault
-            assert await changed(client) == [tool(f"new{fault}")]  # which is not lost
+        fails = "refuse(request, 7); self.on['tools_list'] = "
+        fails += '''"self.on.clear(); answer(request, {'tools': 1})"'''
+        await become(client, tool("new"), on={"tools_list": fails})
+        await until(lambda: "kept its old tools" in log.text)
+        assert await changed(client) == [tool("old")]  # after the second failure
+        assert await changed(client) == [tool("new")]  # so the change is not lost
         monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0.1)
         await become(client, on={"tools_list": "pass"})
-        assert await listings(client) and len(await changed(client)) == 1
+        assert await listings(client) and await changed(client) == [tool("new")]
         assert "has no tool" in await error_of(client, "a", "x")
 
 
@@ -1388,7 +1373,7 @@ async def test_an_error_is_told_or_passes_to_the_client_it_addresses() -> None:
 @ERAS
 async def test_a_spoilt_answer_is_an_error_of_the_call(eras: str) -> None:
     spoilt_answers = [
-        "",  # neither result nor error
+        "",
         '"method": null, "result": null, ',
         '"result": {"content": [{"type": "audio", "data": ""}]}, ',
         '"result": {"resultType": "complete", "content": 7}, ',
@@ -1498,15 +1483,13 @@ LEVELS = get_args(types.LoggingLevel)
 
 async def test_an_older_client_gets_logs_from_the_level_it_sets(log: Logs) -> None:
     ear = Ear()
-    logs = []
-    for level in LEVELS:
-        params: Any = {"level": level, "data": [level]}
-        logs.append({"method": "notifications/message", "params": params})
+    told = [{"level": level, "data": [level]} for level in LEVELS]
+    logs = [{"method": "notifications/message", "params": each} for each in told]
     async with connected(callbacks=ear.callbacks, a=local()) as client:
         await use(client, "a", "say", {"messages": logs})
         assert ear.heard == logs
-        params = types.SetLevelRequestParams(level=LEVELS[3])
-        request = types.SetLevelRequest(params=params)
+        level = types.SetLevelRequestParams(level=LEVELS[3])
+        request = types.SetLevelRequest(params=level)
         await client.session.send_request(request, types.EmptyResult)
         await use(client, "a", "say", {"messages": logs})
     assert ear.heard == logs + logs[3:]
@@ -1595,8 +1578,7 @@ async def test_a_cancelled_call_is_cancelled_downstream(notes: Path) -> None:
             await until(lambda: len(noted("waiting")) == 20)
             calls.cancel_scope.cancel()
         await until(lambda: noted("cancelled") == noted("waiting"))
-        assert await pid_of(client, "a") == noted_pids(notes)[-1]
-    assert len(noted_pids(notes)) == 1
+        assert [await pid_of(client, "a")] == noted_pids(notes)
 
 
 # === Transports =======================================================================
