@@ -1317,20 +1317,19 @@ async def test_a_change_is_there_for_the_next_call(
     assert ear.heard == []
 
 
-async def test_a_thousand_announcements_cost_two_or_three_listings(log: Logs) -> None:
+async def test_of_many_announcements_one_a_second_is_heeded(log: Logs) -> None:
+    began = time.monotonic()
     async with connected(a=local(about=ANNOUNCING)) as client:
-        # A change during the first of these is not lost.
+        # A change during the first of these listings is not lost.
         await become(client, times=1000, meanwhile=[[tool("y")]])
         assert await changed(client) == [tool("y")]
-        assert await listings(client) in (3, 4)  # with the first
         # An open waits for one, even where each is out of date when it comes.
         await become(client, tool("x"), meanwhile=[[tool("x")]] * 2000)
         assert await changed(client) == [tool("x")]
-        # An announced listing for which nobody waits has a second for itself.
-        before, began = await listings(client), time.monotonic()
         for _ in range(50):
             await answer_of(client, "a", "echo")
-        assert await listings(client) - before <= time.monotonic() - began + 1
+        # The first two, at the start and after it, need no pause before them.
+        assert await listings(client) <= time.monotonic() - began + 2
     skipped = "Skipping duplicate discovery - already in progress for: box/a"
     assert ("workbench", logging.DEBUG, skipped) in log.record_tuples
 
