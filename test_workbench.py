@@ -442,17 +442,16 @@ def test_a_bad_configuration_is_reported_whole(case: str) -> None:
     assert len(problems) == len(patterns), problems
 
 
-# Files of ours and of clients; below each, for every server: its name, how it is
-# started, all strings that it gets, which tools it may (+) and may not (-) offer, the
-# description of its toolbox if it has its own; last the places that are warned about.
+# Files of ours and of clients; below each, of every server the fields that it changes,
+# and the places that are warned about.
 FILES = """
 === Our own: workbench-config.json
 {"_comment": "${", "toolMode": "proxy", "mcpServers": {"x": {"command": "x"}},
  "toolboxes": {"_comment": 7, "box": {"description": "A box", "oops": 1, "_was": "${A",
   "mcpServers": {"s": {"command": "x", "timeout": 1, "_x": "${", "autoApprove": ["${"]},
    "off": {"command": "${UNSET}", "disabled": true}, "_was": {"env": 7}, "_": [1]}}}}
-> s: x A box
-> ! mcpServers toolboxes.box.mcpServers.s toolboxes.box
+> {"s": {"command": "x"}}
+> mcpServers toolboxes.box.mcpServers.s toolboxes.box
 === Claude Code: .claude.json
 {"numStartups": 5, "oauthAccount": "${", "mcpServers": {
   "a": {"type": "http", "url": "${B:-https://a.b}/@c/mcp?d=e@f", "headers": {}},
@@ -460,16 +459,16 @@ FILES = """
  "projects": {"/elsewhere": {"mcpServers": {"x": {"command": "${UNSET}"}}},
   "FOLDER": {"disabledMcpServers": ["b"], "mcpServers": {
     "c": {"type": "stdio", "command": "uvx", "args": ["z"], "env": {}}}}}}
-> a: https://a.b/@c/mcp?d=e@f
-> c: uvx z
-> ! projects
+> {"a": {"transport": "http", "url": "https://a.b/@c/mcp?d=e@f"},
+   "c": {"transport": "stdio", "command": "uvx", "args": ["z"]}}
+> projects
 === VS Code: mcp.json
 { // as in "http://"
   "inputs": [{"type": "promptString", "id": "key", "about": "\\"//\\""},],
-  "servers": {"a": {"type": "http", "url": "https://a//,}/*b*/", /* { "x": */
+  "servers": {"a": {"url": "https://a//,}/*b*/", /* { "x": */
     "headers": {"A": "Bearer ${input:key}"}},}} /**/
-> a: https://a//,}/*b*/ Bearer ${input:key}
-> ! servers.a.headers.A
+> {"a": {"url": "https://a//,}/*b*/", "headers": {"A": "Bearer ${input:key}"}}}
+> servers.a.headers.A
 === Codex: config.toml
 mcp_servers.b = { url = "${UNSET}", bearer_token_env_var = "OFF", enabled = false }
 [mcp_servers.a]
@@ -484,37 +483,37 @@ url = "https://c"
 bearer_token_env_var = "KEY"
 env_http_headers = { X = "KEY2" }
 http_headers = { Y = "y" }
-> a: npx +r* -rm
-> c: https://c y key2 Bearer key
-> ! mcp_servers.a.tools mcp_servers.a
+> {"a": {"command": "npx", "tool_filters": ["r*"], "excluded_tools": ["rm"]},
+   "c": {"url": "https://c",
+         "headers": {"X": "key2", "Y": "y", "Authorization": "Bearer key"}}}
+> mcp_servers.a.tools mcp_servers.a
 === Zed: settings.json
 {"theme": "One", "context_servers": { "a": {"source": "custom", "command": "x",},
   "b": {"source": "extension", "settings": {"token": "${UNSET}"}},},} //
-> a: x
-> ! context_servers.a context_servers.b
+> {"a": {"command": "x"}}
+> context_servers.a context_servers.b
 === opencode: opencode.json
 {"tools": {"b_*": false}, "mcp": {
   "a": {"type": "local", "command": ["npx", "${A}"], "environment": {"A": "{env:KEY}"}},
-  "b": {"type": "remote", "url": "https://b", "headers": {"A": "{file:~/.key}"}},
+  "b": {"url": "https://b", "headers": {"A": "{file:~/.key}"}},
   "c": {"enabled": true}, "d": {"type": "local", "command": ["x"], "enabled": false}}}
-> a: npx key key
-> b: https://b {file:~/.key}
-> ! tools mcp.b.headers.A mcp.c
+> {"a": {"transport": "local", "command": "npx", "args": ["key"], "env": {"A": "key"}},
+   "b": {"url": "https://b", "headers": {"A": "{file:~/.key}"}}}
+> tools mcp.b.headers.A mcp.c
 === VS Code with Amp: settings.json
 {"mcp": {"inputs": [], "servers": {"a": {"command": ["x"]}}}, "editor.fontSize": 7,
   "amp.mcpServers": {"b": {"url": "https://b", "includeTools": ["r"]}},
   "amp.mcpPermissions": [{"matches": {"url": "*"}, "action": "reject"}]}
-> b: https://b +r
-> a: x
-> ! amp.mcpPermissions
+> {"a": {"command": "x"}, "b": {"url": "https://b", "tool_filters": ["r"]}}
+> amp.mcpPermissions
 === Gemini CLI: settings.json
 {"mcp": {"allowed": ["A", "b"], "excluded": ["b"]}, "mcpServers": {
   "a": {"command": "x"}, "b": {"command": "${UNSET}"}, "c": {"command": "${UNSET}"}}}
-> a: x
+> {"a": {"command": "x"}}
 === Gemini CLI of 2025, and its forks: settings.json
 {"allowMCPServers": ["a", "b"], "excludeMCPServers": ["b"], "mcpServers": {
   "a": {"command": "x"}, "b": {"command": "${UNSET}"}, "c": {"command": "${UNSET}"}}}
-> a: x
+> {"a": {"command": "x"}}
 === Cursor, Windsurf, Cline, Gemini CLI and Copilot CLI: mcp.json
 {"disabledMcpServers": ["f"], "mcpServers": {
   "a": {"command": "npx", "args": ["z"], "env": {"_J": "${env:KEY}"}, "envFile": "x"},
@@ -525,14 +524,15 @@ http_headers = { Y = "y" }
   "d": {"transport": "sse", "url": "https://d", "enabled": true, "description": ""},
   "e": {"type": "local", "command": ["${UNSET}"], "enabled": false},
   "f": {"command": "${UNSET}"}, "_h": {"command": "${UNSET}"},
-  "g": {"type": "local", "command": "npx", "args": [], "tools": ["r", "s"],
-    "toolFilters": ["r", "s"]}}}
-> a: npx z key
-> b: https://b key -t -u
-> c: https://c Bearer $ECRET +r -s Its own
-> d: https://d sse
-> g: npx +r +s
-> ! mcpServers.a mcpServers.c.headers.A
+  "g": {"command": "npx", "args": [], "tools": ["r", "s"], "toolFilters": ["r", "s"]}}}
+> {"a": {"command": "npx", "args": ["z"], "env": {"_J": "key"}},
+   "b": {"transport": "remote", "url": "https://b", "headers": {"K": "key"},
+         "excluded_tools": ["u", "t"]},
+   "c": {"url": "https://c", "headers": {"A": "Bearer $ECRET"}, "tool_filters": ["r"],
+         "excluded_tools": ["s"], "description": "Its own"},
+   "d": {"transport": "sse", "url": "https://d"},
+   "g": {"command": "npx", "tool_filters": ["r", "s"]}}
+> mcpServers.a mcpServers.c.headers.A
 """
 
 
@@ -542,7 +542,7 @@ def test_a_file_is_served_as_its_client_means_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     title, _, rest = case.strip().partition("\n")
-    written, *expected = rest.split("\n> ")
+    written, servers, *places = rest.split("\n> ")
     file = Path(title.split(": ")[1])
     here = Path.cwd().as_posix()
     # On Windows, neither slashes nor the case of the drive's letter matter.
@@ -553,19 +553,15 @@ def test_a_file_is_served_as_its_client_means_it(
     config = workbench.find_config(str(file))
     named = re.findall(r"\b(?:KEY2?|OFF)\b", written)
     assert config.withheld == {name: name.lower() for name in named}
-    found = []
+    usual, found = vars(workbench.ServerConfig()), {}
     for box in config.toolboxes.values():
         [(name, server)] = box.servers.items()
-        words = [f"{name}:", server.command or server.url, *server.args]
-        words += [*map(str, server.env.values()), *server.headers.values()]
-        words += ["sse"] * (server.transport == "sse")
-        words += [f"+{each}" for each in server.tool_filters if each != "*"]
-        words += [f"-{each}" for each in sorted(server.excluded_tools)]
-        words.append(box.description.replace(f"Tools of the MCP server '{name}'", ""))
-        found.append(" ".join(words).strip())
-    if log.messages:
-        found.append("! " + " ".join(line.split(": ")[0] for line in log.messages))
-    assert found == expected and "ECRET" not in log.text
+        found[name] = {k: v for k, v in vars(server).items() if v != usual[k]}
+        described = server.description or f"Tools of the MCP server '{name}'"
+        assert box.description in (described, "A box")
+    assert found == json.loads(servers)
+    warned = [message.split(": ")[0] for message in log.messages]
+    assert warned == " ".join(places).split() and "ECRET" not in log.text
 
 
 VARIABLES = {"A": "x", "A_1": "y", "_B": "z", "EMPTY": "", "RAW": r"${A} $A \1 }"}
@@ -605,12 +601,13 @@ async def test_a_server_may_refer_to_its_own_variables(monkeypatch: Monkey) -> N
     monkeypatch.setenv("GONE", "x")
     show = "answer(request, json_result([sys.argv[2:], dict(os.environ)]))"
     its, other = [local(on={"tools_call": show}) for _ in "12"]
-    its["args"].append("A:${TOKEN} ${PORT} ${ON}")
+    its["args"] += ["A:${TOKEN} ${PORT} ${ON}", "~/x"]
     its["env"] = {"TOKEN": "Bearer ${TOKEN}", "PORT": 8080, "ON": True, "GONE": None}
     other["args"].append("${TOKEN}")
     async with connected(a=its | {"cwd": ""}, b=other) as client:
         words, variables = await answer_of(client, "a", "echo")
-        assert words == ["A:Bearer ours 8080 true"] and "GONE" not in variables
+        assert words == ["A:Bearer ours 8080 true", os.path.expanduser("~/x")]
+        assert "GONE" not in variables
         assert (variables["TOKEN"], variables["PORT"]) == ("Bearer ours", "8080")
         words, variables = await answer_of(client, "b", "echo")
         assert words == ["ours"] and variables["GONE"] == "x"
@@ -867,8 +864,6 @@ async def test_an_open_waits_for_one_alone(
     assert "No tool" not in part["note"]
 
 
-AT_HOME = os.path.expanduser("~/x")  # as a shell expands it
-SHOW_HOME = ["-c", "import sys; sys.exit(sys.argv[1])", "~/x"]
 KILL = "os.write(2, b'one\\n\\x1b[31mtwo'); os.kill(os.getpid(), 9)"
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons must tell
     "absent": (MISSING, "^cannot start 'no-such-command': .*full path.*`env`.$"),
@@ -878,7 +873,6 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons mus
     "port": ({"command": "localhost:80"}, "it is a port: .*`url`"),
     "folder": (local() | {"cwd": "/no-such"}, "its `cwd` is no folder: '/no-such'"),
     "done": (local(on={"start": "pass"}), "status 0.*`args`"),
-    "home": ({"command": sys.executable, "args": SHOW_HOME}, re.escape(AT_HOME)),
     "kill": (local(on={"start": KILL}), f"status {KILLED}; one.* two"),
     "early": (local(on={"initialize": "refuse(request, 7, 'no\\nkey')"}), "^no key;"),
     "spoilt": (local(on={"tools_list": "answer(request, {'tools': 7})"}), "not valid"),
@@ -1372,7 +1366,6 @@ async def test_an_error_is_told_or_passes_to_the_client_it_addresses() -> None:
 @ERAS
 async def test_a_spoilt_answer_is_an_error_of_the_call(eras: str) -> None:
     spoilt_answers = [
-        "",
         '"method": null, "result": null, ',
         '"result": {"content": [{"type": "audio", "data": ""}]}, ',
         '"result": {"resultType": "complete", "content": 7}, ',
