@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, Self, get_args
 
 # === Downstream servers ===============================================================
 # `python test_workbench.py OPTIONS` runs one. The tests start hundreds, so they come
-# before imports that take longer than such a server does.
+# before imports that take longer than such a server does, those for annotations too.
 
 OLDER, MODERN = "2025-11-25", "2026-07-28"
 IDENTITY = {"name": "its own", "version": "1"}
@@ -31,12 +25,12 @@ if sys.platform == "win32":
 
 
 def local(**options: Any) -> dict[str, Any]:
-    """The entry of a `Downstream`. Python keeps the bytecode of modules alone."""
+    """The entry of a `Downstream`, as a module, whose bytecode Python keeps with `-I`."""
     file = Path(__file__)
     code = f"import runpy, sys; sys.path.insert(0, {str(file.parent)!r}); "
     code += f"runpy.run_module({file.stem!r}, run_name='__main__')"
     options = json.loads(json.dumps(options, default=str))
-    return {"command": sys.executable, "args": ["-c", code, json.dumps(options)]}
+    return {"command": sys.executable, "args": ["-Ic", code, json.dumps(options)]}
 
 
 def tool(name: str, **more: Any) -> dict[str, Any]:
@@ -220,6 +214,7 @@ import base64
 import datetime
 import hashlib
 import logging
+import re
 import shlex
 import shutil
 import socket
@@ -230,6 +225,11 @@ import urllib.parse
 import webbrowser
 import zlib
 import zoneinfo
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self, get_args
 
 import anyio
 import httpx2
