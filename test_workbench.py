@@ -25,7 +25,7 @@ if sys.platform == "win32":
 
 
 def local(**options: Any) -> dict[str, Any]:
-    """The entry of a `Downstream`, as a module, whose bytecode Python keeps with `-I`."""
+    """The entry of a `Downstream`. With `-I`, the bytecode of a module is always kept."""
     file = Path(__file__)
     code = f"import runpy, sys; sys.path.insert(0, {str(file.parent)!r}); "
     code += f"runpy.run_module({file.stem!r}, run_name='__main__')"
@@ -663,8 +663,7 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
 def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WORKBENCH_CONFIG", "")
-    demo = workbench.find_config(None).toolboxes["demo"].servers["toolbox"]
-    assert [demo.command, demo.args[-1]] == [sys.executable, "--toolbox"]
+    assert list(workbench.find_config(None).toolboxes) == ["demo"]
     for name in ("argument", "variable", "workbench-config.json"):
         toolbox = {name: {"description": "d", "mcpServers": {}}}
         Path(name).write_text("\ufeff" + json.dumps({"toolboxes": toolbox}), "utf-8")
@@ -1158,9 +1157,9 @@ async def test_without_servers_or_toolboxes_it_says_so() -> None:
         assert "box (0 servers)" in (client.instructions or "")
         assert (await open_box(client))["servers_connected"] == 0
     async with connected(config={"toolboxes": {}}) as client:
-        opening, _ = dumped(await client.list_tools())["tools"]
         assert re.match("No toolboxes configured.*toolboxes", client.instructions or "")
-        assert "enum" not in opening["inputSchema"]["properties"]["toolbox_name"]
+        [opening, _] = (await client.list_tools()).tools
+        assert "enum" not in json.dumps(opening.input_schema)
 
 
 async def test_a_bad_call_is_an_error_that_helps() -> None:
@@ -1284,10 +1283,6 @@ async def changed(client: Client) -> list[dict[str, Any]]:
     return tools
 
 
-async def listings(client: Client) -> int:
-    return int((await answer_of(client, "a", "seen"))["listings"])
-
-
 @ERAS
 async def test_a_change_is_there_for_the_next_call(
     eras: str, log: Logs, monkeypatch: Monkey
@@ -1323,7 +1318,8 @@ async def test_of_many_announcements_one_a_second_is_heeded(log: Logs) -> None:
         for _ in range(50):
             await answer_of(client, "a", "echo")
         # The first two, at the start and after it, need no pause before them.
-        assert await listings(client) <= time.monotonic() - began + 2
+        listings = (await answer_of(client, "a", "seen"))["listings"]
+        assert listings <= time.monotonic() - began + 2
     skipped = "Skipping duplicate discovery - already in progress for: box/a"
     assert ("workbench", logging.DEBUG, skipped) in log.record_tuples
 
@@ -1344,7 +1340,7 @@ async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) 
         assert await changed(client) == [tool("new")]  # so the change is not lost
         monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0.1)
         await become(client, on={"tools_list": "pass"})
-        assert await listings(client) and await changed(client) == [tool("new")]
+        assert await changed(client) == [tool("new")]  # though no listing is answered
         assert "has no tool" in await error_of(client, "a", "x")
 
 
