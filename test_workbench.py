@@ -4,39 +4,33 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, Self, get_args
 
 # === Downstream servers ===============================================================
 # `python test_workbench.py OPTIONS` runs one. The tests start hundreds, so they come
-# before imports that take longer than such a server does.
+# before imports that take longer than such a server does, those for annotations too.
 
 OLDER, MODERN = "2025-11-25", "2026-07-28"
 IDENTITY = {"name": "its own", "version": "1"}
 ANNOUNCING = {"capabilities": {"tools": {"listChanged": True}}}
 RESERVED = "io.modelcontextprotocol/"
 CAPABILITIES = f"{RESERVED}clientCapabilities"
-TOOLS = ["echo", "result", "error", "write", "say", "ask"]
-TOOLS += ["wait", "seen", "exit", "become"]
+TOOLS = ["echo", "result", "error", "write", "say", "ask", "wait", "seen", "exit"]
+TOOLS += ["become"]
 WINDOWS = sys.platform == "win32"
 if sys.platform == "win32":
     import msvcrt
 
 
 def local(**options: Any) -> dict[str, Any]:
-    """The entry of a `Downstream`. Python keeps the bytecode of modules alone."""
+    """The entry of a `Downstream`. With `-I`, the bytecode of a module is always kept."""
     file = Path(__file__)
     code = f"import runpy, sys; sys.path.insert(0, {str(file.parent)!r}); "
     code += f"runpy.run_module({file.stem!r}, run_name='__main__')"
     options = json.loads(json.dumps(options, default=str))
-    return {"command": sys.executable, "args": ["-c", code, json.dumps(options)]}
+    return {"command": sys.executable, "args": ["-Ic", code, json.dumps(options)]}
 
 
 def tool(name: str, **more: Any) -> dict[str, Any]:
@@ -80,9 +74,9 @@ def answer(request: dict[str, Any], result: dict[str, Any]) -> None:
 class Downstream:
     """A server process in plain JSON-RPC, without the SDK and its manners.
 
-    It has the protocol's methods, and its tools, by their names. The tools do as their
-    arguments say; others than `TOOLS` are `echo`. `on` maps methods, and `start`, to
-    Python code that is run instead. In `notes` are its process, calls and `hangs`.
+    Its methods are those of the protocol, and its tools, which do as their arguments
+    say; a tool that is no method is `echo`. `on` maps methods, and `start`, to Python
+    code that is run instead. Each process adds its number and calls to `notes`.
     """
 
     about: Mapping[str, Any] = {"capabilities": {"tools": {}, "logging": {}}}
@@ -95,12 +89,8 @@ class Downstream:
         self.tools = more.get("tools") or [tool(name) for name in TOOLS]
         self.on: dict[str, str] = more.get("on", {})
         self.known: dict[str, Any] = {"pid": os.getpid(), "calls": 0, "listings": 0}
-        self.known |= {"started": [], "cancelled": []}
-        self.waiting: dict[object, Any] = {}  # what calls are waiting, by their ids
         self.becoming: dict[str, Any] = {"tools": []}
         self.note(os.getpid())
-        while not os.path.exists(more.get("gate", "/")):
-            time.sleep(0.01)
 
     def note(self, line: object) -> None:
         note(self.notes, line)
@@ -153,9 +143,7 @@ class Downstream:
         answer(request, {**self.hints, "tools": tools})
 
     def notifications_cancelled(self, notification: dict[str, Any]) -> None:
-        request_id = notification["params"]["requestId"]
-        if request_id in self.waiting:
-            self.known["cancelled"].append(self.waiting.pop(request_id))
+        self.note(f"cancelled-{notification['params']['requestId']}")
 
     def tools_call(self, request: dict[str, Any]) -> None:
         name = request["params"]["name"]
@@ -174,7 +162,8 @@ class Downstream:
         send({"id": request["id"], "error": given})
 
     def write(self, request: dict[str, Any], given: dict[str, Any]) -> None:
-        print(given["line"].replace("ID", str(request["id"])), flush=True)
+        line = given["line"].replace("ID", str(request["id"]))
+        os.write(1, line.encode("latin-1") + b"\n")  # in which `é` is no UTF-8
 
     def say(self, request: dict[str, Any], given: dict[str, Any]) -> None:
         """Send messages, under the progress token of the call."""
@@ -191,9 +180,8 @@ class Downstream:
         asking = {"id": int(message["id"].removeprefix("ask "))}
         answer(asking, json_result(message.get("result") or message.get("error")))
 
-    def wait(self, request: dict[str, Any], given: dict[str, Any]) -> None:
-        self.waiting[request["id"]] = given.get("number")
-        self.known["started"].append(given.get("number"))
+    def wait(self, request: dict[str, Any], _: object) -> None:
+        self.note(f"waiting-{request['id']}")
 
     def seen(self, request: dict[str, Any], _: object) -> None:
         answer(request, json_result({"_meta": {}} | self.known | request["params"]))
@@ -226,6 +214,7 @@ import base64
 import datetime
 import hashlib
 import logging
+import re
 import shlex
 import shutil
 import socket
@@ -236,13 +225,17 @@ import urllib.parse
 import webbrowser
 import zlib
 import zoneinfo
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self, get_args
 
 import anyio
 import httpx2
 import pytest
 from mcp import Client, MCPError, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
-from pydantic import TypeAdapter
 
 import workbench
 
@@ -318,10 +311,12 @@ async def open_box(client: Client, tools: Any = None, **more: Any) -> Any:
     return json.loads(text(result))
 
 
-async def use(client: Client, server: str, name: str, arguments: Any = None) -> Any:
+async def use(
+    client: Client, server: str, name: str, given: Any = None, **more: Any
+) -> Any:
     """The result of `use_tool` for a tool of `box`; null for no arguments is {}."""
-    request = BOX | {"tool_name": f"box__{server}__{name}", "arguments": arguments}
-    return await client.call_tool("use_tool", request)
+    request = BOX | {"tool_name": f"box__{server}__{name}", "arguments": given}
+    return await client.call_tool("use_tool", request, **more)
 
 
 def text(result: types.CallToolResult) -> str:
@@ -345,25 +340,6 @@ async def error_of(client: Client, server: str, name: str, given: Any = None) ->
     start = f"Error executing tool 'box__{server}__{name}' in toolbox 'box': "
     assert result.is_error and text(result).startswith(start)
     return text(result).removeprefix(start)
-
-
-async def raw_call(
-    client: Client, server: str, tool: str, given: Any = None, **params: Any
-) -> Any:
-    """The wire result of a tool, without what all have in 2026; or the error."""
-    names = BOX | {"tool_name": f"box__{server}__{tool}"}
-    params |= {"name": "use_tool", "arguments": names | {"arguments": given or {}}}
-    request = types.Request[Any, str](method="tools/call", params=params)
-    kind: Any = TypeAdapter(dict[str, Any])
-    try:
-        result = await client.session.send_request(request, kind)
-    except MCPError as error:
-        return {"error": dumped(error.error)}
-    result.pop("resultType", None)
-    result.get("_meta", {}).pop(f"{RESERVED}serverInfo", None)
-    if result.get("_meta") == {}:
-        del result["_meta"]
-    return result
 
 
 def dumped(model: Any) -> Any:
@@ -419,55 +395,39 @@ async def killed(pid: int) -> None:
 # === Configuration ====================================================================
 
 # Each line of JSON is a configuration; below it are its problems, as patterns.
-BAD_CONFIGURATIONS = """
-[]
-  configuration: expected an object, found a list
-  configuration: expected one of .*, found \\[\\]
+BAD_CONFIGURATIONS = r"""
 {"servers.x": 7, "theme": "dark"}
   .*toolboxes.*mcpServers.*mcp_servers.*, found .'servers.x', 'theme'.
-{"toolboxes": {"t": null}}
+{"toolboxes": {"t": null, "a__b": {"description": "", "mcpServers": {"a_": 7}}}}
   toolboxes.t: .*object.* found nothing
   toolboxes.t.mcpServers: .*object
   toolboxes.t.description: .*string
-{"toolboxes": {"a__b": {"description": "d", "mcpServers": {"a_": {"command": "x"}}}}}
   toolboxes.a__b: .*__
+  toolboxes.a__b.mcpServers.a_: expected an object, found a number
   toolboxes.a__b.mcpServers.a_: .*_
-{"mcpServers": {"s": {"command": "x", "args": ["${NO} ${a"], "cwd": []}}}
-  mcpServers.s.args.0.: \\${NO} is not set: .*`env`.*client, or write \\${NAME:-default}
-  mcpServers.s.args.0.: \\${ is not set: .*write \\${NAME:-default}
-  mcpServers.s.cwd: .*string.* found a list
-{"servers": {"": {"command": "x"}, "s": true}}
-  servers.*: .*_
-  servers.s: .*object.* found a boolean
-  servers.s: .*command.*url
-{"mcpServers": {"s": {"comand": "s3cret", "enabled": true}, "t": {"args": "s3cret"}}}
-  mcpServers.s: .*command.*url.* found neither; unknown keys: .'comand'.
-  mcpServers.t.args: .*list.* found a string
-  mcpServers.t: .*command.*url
-{"mcpServers": {"s": {"command": "s3cret", "url": "http://${NO}/", "args": ["y", {}]}}}
-  mcpServers.s.args.1.: .*string.* found an object
-  mcpServers.s.url: \\${NO} is not set
-  mcpServers.s: expected either 'command' or 'url', found command and url
-{"mcpServers": {"s": {"command": "x", "toolFilters": ["a"], "tools": ["*"]}}}
+  toolboxes.a__b.mcpServers.a_: .*command.*url
+{"servers": {"": {"url": "x"}, "t": {"comand": "s3cret", "enabled": true}}}
+  servers.: .*_
+  servers.t: .*command.*url.* found neither; unknown keys: .'comand'.
+{"servers": {"s": {"command": "s3cret", "url": "u${NO}", "args": ["${NO} ${a"]}}}
+  servers.s.args.0.: \${NO} is not set: .*`env`.*client, or write \${NAME:-default}
+  servers.s.args.0.: \${ is not set: .*write \${NAME:-default}
+  servers.s.url: \${NO} is not set
+  servers.s: expected either 'command' or 'url', found command and url
+{"mcp": {"excluded": "s"}, "mcpServers": {"t": {"url": "x", "Tools": [], \
+"excludetools": []}, "s": {"url": "x", "toolFilters": ["a"], "tools": ["*"], "toolFilter": []}}}
   mcpServers.s.*tools
-{"mcpServers": {"s": {"command": "x", "toolFilter": ["a"]}, "t": {"command": "x", \
-"Tools": ["a"]}, "u": {"command": "x", "excludetools": ["a"]}}}
   mcpServers.s.toolFilter: unknown key: did you mean 'toolFilters'.
   mcpServers.t.Tools: .*'tools'
-  mcpServers.u.excludetools: .*'excludeTools'
-{"mcp_servers": {"s": {"url": "u", "bearer_token_env_var": "NO", "env": {"A": []}}}}
-  mcp_servers.s.env.A: expected a string, found a list
-  mcp_servers.s.bearer_token_env_var.Authorization: \\${NO} is not set: set it in `env`
-{"mcpServers": {}, "mcp": {"excluded": "s"}}
+  mcpServers.t.excludetools: .*'excludeTools'
   mcp.excluded: expected a list, found a string
 {"toolMode": "dynamic", "toolboxes": []}
   Configuration field 'toolMode' set to 'dynamic' is no longer supported.
   Dynamic mode was removed in version 0.10.0.
-  Please remove the 'toolMode' field or set it to 'proxy' \\(though proxy mode is now \
-implicit\\).
+  Please remove the 'toolMode' field or set it to 'proxy' \(though .* now implicit\).
   For migration guidance, see: "Upgrading" in README.md
   toolboxes: .*object.* found a list
-"""
+""".replace("\\\n", "")
 
 
 @pytest.mark.parametrize("case", re.split(r"\n(?=\S)", BAD_CONFIGURATIONS.strip()))
@@ -476,32 +436,22 @@ def test_a_bad_configuration_is_reported_whole(case: str) -> None:
     with pytest.raises(workbench.ConfigError) as error:
         workbench.parse_config(json.loads(data), "the file")
     first, *problems = str(error.value).splitlines()
-    assert first.startswith("the file")
+    assert first.startswith("the file") and "s3cret" not in str(problems)
     for pattern in patterns:
         assert any(re.match(pattern, each) for each in problems), (pattern, problems)
     assert len(problems) == len(patterns), problems
-    assert "s3cret" not in str(problems)
 
 
-def test_what_is_ignored_is_warned_about_unless_it_is_meant_to_be(log: Logs) -> None:
-    server = {"command": "x", "timeout": 1, "autoApprove": ["${"], "_x": "${"}
-    off = {"command": "${UNSET}", "disabled": True}
-    data = configuration(s=server, off=off, _was={"env": 7}, _comment=[1])
-    data["toolboxes"]["box"].update(_comment="${UNSET}", oops=1)
-    data["toolboxes"]["_comment"] = 7
-    data.update(_comment="${", mcpServers={"x": server}, toolMode="proxy")
-    config = workbench.parse_config(data)
-    box = workbench.ToolboxConfig("A box", {"s": workbench.ServerConfig("x")})
-    assert config.toolboxes == {"box": box} and len(log.messages) == 3
-    not_served = "(?!toolboxes).*mcpServers"
-    for told in (".*box: .*'oops'", r".*\.s: .*'autoApprove', 'timeout'", not_served):
-        assert any(re.match(told, message) for message in log.messages), told
-
-
-# Files as other clients write them; below each, for every server: its toolbox's name,
-# how it is started, all strings that it gets, which tools it may (+) and may not (-)
-# offer, its description if it has its own; last the places that are warned about.
-CLIENT_FILES = """
+# Files of ours and of clients; below each, of every server the fields that it changes,
+# and the places that are warned about.
+FILES = """
+=== Our own: workbench-config.json
+{"_comment": "${", "toolMode": "proxy", "mcpServers": {"x": {"command": "x"}},
+ "toolboxes": {"_comment": 7, "box": {"description": "A box", "oops": 1, "_was": "${A",
+  "mcpServers": {"s": {"command": "x", "timeout": 1, "_x": "${", "autoApprove": ["${"]},
+   "off": {"command": "${UNSET}", "disabled": true}, "_was": {"env": 7}, "_": [1]}}}}
+> {"s": {"command": "x"}}
+> mcpServers toolboxes.box.mcpServers.s toolboxes.box
 === Claude Code: .claude.json
 {"numStartups": 5, "oauthAccount": "${", "mcpServers": {
   "a": {"type": "http", "url": "${B:-https://a.b}/@c/mcp?d=e@f", "headers": {}},
@@ -509,71 +459,59 @@ CLIENT_FILES = """
  "projects": {"/elsewhere": {"mcpServers": {"x": {"command": "${UNSET}"}}},
   "FOLDER": {"disabledMcpServers": ["b"], "mcpServers": {
     "c": {"type": "stdio", "command": "uvx", "args": ["z"], "env": {}}}}}}
-> a: https://a.b/@c/mcp?d=e@f
-> c: uvx z
-> ! projects
+> {"a": {"transport": "http", "url": "https://a.b/@c/mcp?d=e@f"},
+   "c": {"transport": "stdio", "command": "uvx", "args": ["z"]}}
+> projects
 === VS Code: mcp.json
 { // as in "http://"
   "inputs": [{"type": "promptString", "id": "key", "about": "\\"//\\""},],
-  "servers": {"a": {"type": "http", "url": "https://a//,}/*b*/", /* { "x": */
+  "servers": {"a": {"url": "https://a//,}/*b*/", /* { "x": */
     "headers": {"A": "Bearer ${input:key}"}},}} /**/
-> a: https://a//,}/*b*/ Bearer ${input:key}
-> ! servers.a.headers.A
+> {"a": {"url": "https://a//,}/*b*/", "headers": {"A": "Bearer ${input:key}"}}}
+> servers.a.headers.A
 === Codex: config.toml
+mcp_servers.b = { url = "${UNSET}", bearer_token_env_var = "OFF", enabled = false }
 [mcp_servers.a]
 command = "npx"
 enabled_tools = ["r*"]
-since = 2026-11-22
 disabled_tools = ["rm"]
 excludeTools = []
-env = { K = "k" }
-[mcp_servers.a.tools.read]
-approval_mode = "approve"
-[mcp_servers.b]
-url = "https://b"
-bearer_token_env_var = "UNSET"
-enabled = false
+since = 2026-11-22
+tools.read.approval_mode = "approve"
 [mcp_servers.c]
 url = "https://c"
 bearer_token_env_var = "KEY"
-env_http_headers = { X = "KEY" }
+env_http_headers = { X = "KEY2" }
 http_headers = { Y = "y" }
-> a: npx k +r* -rm
-> c: https://c y k Bearer k
-> ! mcp_servers.a.tools mcp_servers.a
+> {"a": {"command": "npx", "tool_filters": ["r*"], "excluded_tools": ["rm"]},
+   "c": {"url": "https://c",
+         "headers": {"X": "key2", "Y": "y", "Authorization": "Bearer key"}}}
+> mcp_servers.a.tools mcp_servers.a
 === Zed: settings.json
 {"theme": "One", "context_servers": { "a": {"source": "custom", "command": "x",},
   "b": {"source": "extension", "settings": {"token": "${UNSET}"}},},} //
-> a: x
-> ! context_servers.a context_servers.b
+> {"a": {"command": "x"}}
+> context_servers.a context_servers.b
 === opencode: opencode.json
 {"tools": {"b_*": false}, "mcp": {
-  "a": {"type": "local", "command": ["npx", "${AT}"], "environment": {"AT": "{env:KEY}"}},
-  "b": {"type": "remote", "url": "https://b", "headers": {"A": "{file:~/.key}"}},
+  "a": {"type": "local", "command": ["npx", "${A}"], "environment": {"A": "{env:KEY}"}},
+  "b": {"url": "https://b", "headers": {"A": "{file:~/.key}"}},
   "c": {"enabled": true}, "d": {"type": "local", "command": ["x"], "enabled": false}}}
-> a: npx k k
-> b: https://b {file:~/.key}
-> ! tools mcp.b.headers.A mcp.c
-=== VS Code or opencode 2: settings.json
-{"editor.fontSize": 7, "mcp": {"inputs": [], "servers": {"a": {"command": ["x"]}}}}
-> a: x
-=== Amp: settings.json
-{"amp.mcpServers": {"a": {"url": "https://a", "includeTools": ["r"]}},
+> {"a": {"transport": "local", "command": "npx", "args": ["key"], "env": {"A": "key"}},
+   "b": {"url": "https://b", "headers": {"A": "{file:~/.key}"}}}
+> tools mcp.b.headers.A mcp.c
+=== VS Code with Amp: settings.json
+{"mcp": {"inputs": [], "servers": {"a": {"command": ["x"]}}}, "editor.fontSize": 7,
+  "amp.mcpServers": {"b": {"url": "https://b", "includeTools": ["r"]}},
   "amp.mcpPermissions": [{"matches": {"url": "*"}, "action": "reject"}]}
-> a: https://a +r
-> ! amp.mcpPermissions
+> {"a": {"command": "x"}, "b": {"url": "https://b", "tool_filters": ["r"]}}
+> amp.mcpPermissions
 === Gemini CLI: settings.json
 {"mcp": {"allowed": ["A", "b"], "excluded": ["b"]}, "mcpServers": {
   "a": {"command": "x"}, "b": {"command": "${UNSET}"}, "c": {"command": "${UNSET}"}}}
-> a: x
-=== Two clients: mcp.json
-{"disabledMcpServers": ["c"], "mcp": {}, "mcpServers": {"a": {"command": "x"},
-  "b": {"command": "y"}, "c": {"command": "${UNSET}"}},
-  "servers": {"a": {"command": "x", "args": ["y"]}}}
-> a: x y
-> b: y
+> {"a": {"command": "x"}}
 === Cursor, Windsurf, Cline, Gemini CLI and Copilot CLI: mcp.json
-{"mcpServers": {
+{"disabledMcpServers": ["f"], "mcpServers": {
   "a": {"command": "npx", "args": ["z"], "env": {"_J": "${env:KEY}"}, "envFile": "x"},
   "b": {"type": "remote", "serverUrl": "https://b", "headers": {"K": "${KEY}"},
     "disabledTools": [], "excludeTools": ["t"], "disabled_tools": ["u"]},
@@ -581,45 +519,45 @@ http_headers = { Y = "y" }
     "includeTools": ["r"], "excludeTools": ["s"], "description": "Its own"},
   "d": {"transport": "sse", "url": "https://d", "enabled": true, "description": ""},
   "e": {"type": "local", "command": ["${UNSET}"], "enabled": false},
-  "g": {"type": "local", "command": "npx", "args": [], "tools": ["r", "s"],
-    "toolFilters": ["r", "s"]},
-  "_h": {"command": "${UNSET}"}}}
-> a: npx z k
-> b: https://b k -t -u
-> c: https://c Bearer $ECRET +r -s Its own
-> d: https://d sse
-> g: npx +r +s
-> ! mcpServers.a mcpServers.c.headers.A
+  "f": {"command": "${UNSET}"}, "_h": {"command": "${UNSET}"},
+  "g": {"command": "npx", "args": [], "tools": ["r", "s"], "toolFilters": ["r", "s"]}}}
+> {"a": {"command": "npx", "args": ["z"], "env": {"_J": "key"}},
+   "b": {"transport": "remote", "url": "https://b", "headers": {"K": "key"},
+         "excluded_tools": ["u", "t"]},
+   "c": {"url": "https://c", "headers": {"A": "Bearer $ECRET"}, "tool_filters": ["r"],
+         "excluded_tools": ["s"], "description": "Its own"},
+   "d": {"transport": "sse", "url": "https://d"},
+   "g": {"command": "npx", "tool_filters": ["r", "s"]}}
+> mcpServers.a mcpServers.c.headers.A
 """
 
 
-@pytest.mark.parametrize("case", CLIENT_FILES.split("\n=== ")[1:])
-def test_another_clients_file_works(
+@pytest.mark.parametrize("case", FILES.split("\n=== ")[1:])
+def test_a_file_is_served_as_its_client_means_it(
     case: str, tmp_path: Path, monkeypatch: Monkey, log: Logs
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("KEY", "k")
-    written, *expected = case.strip().split("\n> ")
-    title, _, written = written.partition("\n")
+    title, _, rest = case.strip().partition("\n")
+    written, servers, *places = rest.split("\n> ")
     file = Path(title.split(": ")[1])
-    file.write_text(written.replace("FOLDER", Path.cwd().as_posix()), "utf-8")
+    here = Path.cwd().as_posix()
+    # On Windows, neither slashes nor the case of the drive's letter matter.
+    here = here[0].swapcase() + here[1:]
+    file.write_text(written.replace("FOLDER", here), "utf-8")
+    for name in ("KEY", "KEY2", "OFF"):
+        monkeypatch.setenv(name, name.lower())
     config = workbench.find_config(str(file))
-    assert config.withheld == ({"KEY": "k"} if "KEY" in written else {})
-    found = []
-    for name, box in config.toolboxes.items():
-        server = box.servers[name]
-        words = [f"{name}:", server.command or server.url]
-        if server.transport == "sse":
-            words.append("sse")
-        words += [*server.args, *map(str, server.env.values())]
-        words += server.headers.values()
-        words += [f"+{each}" for each in server.tool_filters if each != "*"]
-        words += [f"-{each}" for each in sorted(server.excluded_tools)]
-        words.append(box.description.replace(f"Tools of the MCP server '{name}'", ""))
-        found.append(" ".join(words).strip())
-    if log.messages:
-        found.append("! " + " ".join(line.split(": ")[0] for line in log.messages))
-    assert found == expected and "ECRET" not in log.text
+    named = re.findall(r"\b(?:KEY2?|OFF)\b", written)
+    assert config.withheld == {name: name.lower() for name in named}
+    usual, found = vars(workbench.ServerConfig()), {}
+    for box in config.toolboxes.values():
+        [(name, server)] = box.servers.items()
+        found[name] = {k: v for k, v in vars(server).items() if v != usual[k]}
+        described = server.description or f"Tools of the MCP server '{name}'"
+        assert box.description in (described, "A box")
+    assert found == json.loads(servers)
+    warned = [message.split(": ")[0] for message in log.messages]
+    assert warned == " ".join(places).split() and "ECRET" not in log.text
 
 
 # The keys of a server in the schemas of clients: those that are honoured, and, behind
@@ -674,16 +612,6 @@ def test_no_key_of_a_client_is_passed_over(
             log.clear()
 
 
-@ON_WINDOWS
-def test_a_project_is_found_in_any_form(tmp_path: Path, monkeypatch: Monkey) -> None:
-    monkeypatch.chdir(tmp_path)
-    here = os.getcwd()
-    for written in (here, here.replace("\\", "/"), here[0].swapcase() + here[1:]):
-        its = {"mcpServers": {"s": {"command": "x"}}}
-        Path("file").write_text(json.dumps({"projects": {written: its}}))
-        assert list(workbench.find_config("file").toolboxes) == ["s"], written
-
-
 VARIABLES = {"A": "x", "A_1": "y", "_B": "z", "EMPTY": "", "RAW": r"${A} $A \1 }"}
 EXPANSIONS = r"""
 <${A}${A_1}-${_B}> = <xy-z>
@@ -706,87 +634,56 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
     given, is_known, expected = case.partition(" = ")
     data = configuration(s={"command": "x", "args": [given], "headers": {"${A}": "y"}})
     server = workbench.parse_config(data).toolboxes["box"].servers["s"]
-    assert list(server.args) == [expected if is_known else given]
     assert server.headers == {"${A}": "y"}  # a key stays as it is
-    assert len(log.messages) == (not is_known)
-    for message in log.messages:
-        assert message.startswith("toolboxes.box.mcpServers.s.args[0]: ")
-        assert given not in message
+    if is_known:
+        assert server.args == [expected] and not log.messages
+    else:
+        [warning] = log.messages
+        assert server.args == [given] and given not in warning
+        assert warning.startswith("toolboxes.box.mcpServers.s.args[0]: ")
 
 
-def test_a_server_may_refer_to_its_own_variables(monkeypatch: Monkey) -> None:
-    monkeypatch.setenv("TOKEN", "of-the-workbench")
-    env = {"TOKEN": "Bearer ${TOKEN}", "PORT": 8080, "ON": True, "GONE": None}
-    args = ["A:${TOKEN}", "${GONE:-d} ${PORT} ${ON}"]
-    its = {"command": "x", "args": args, "env": env}
-    other = {"command": "x", "args": ["${TOKEN}"]}
-    config = workbench.parse_config(configuration(s=its, t=other))
-    server, another = config.toolboxes["box"].servers.values()
-    assert server.args == ["A:Bearer of-the-workbench", "d 8080 true"]
-    texts = {"TOKEN": server.args[0][2:], "PORT": "8080", "ON": "true"}
-    assert server.env == env | texts
-    assert another.args == ["of-the-workbench"]
-    assert config.mask("A:Bearer of-the-workbench") == "A:***"
+async def test_a_server_may_refer_to_its_own_variables(monkeypatch: Monkey) -> None:
+    """They may be numbers and booleans; null takes away what would be inherited."""
+    monkeypatch.setenv("TOKEN", "ours")
+    monkeypatch.setenv("GONE", "x")
+    show = "answer(request, json_result([sys.argv[2:], dict(os.environ)]))"
+    its, other = [local(on={"tools_call": show}) for _ in "12"]
+    its["args"] += ["A:${TOKEN} ${PORT} ${ON}", "~/x"]
+    its["env"] = {"TOKEN": "Bearer ${TOKEN}", "PORT": 8080, "ON": True, "GONE": None}
+    other["args"].append("${TOKEN}")
+    async with connected(a=its | {"cwd": ""}, b=other) as client:
+        words, variables = await answer_of(client, "a", "echo")
+        assert words == ["A:Bearer ours 8080 true", os.path.expanduser("~/x")]
+        assert "GONE" not in variables
+        assert (variables["TOKEN"], variables["PORT"]) == ("Bearer ours", "8080")
+        words, variables = await answer_of(client, "b", "echo")
+        assert words == ["ours"] and variables["GONE"] == "x"
 
 
-async def test_a_variable_that_is_null_is_taken_away(monkeypatch: Monkey) -> None:
-    monkeypatch.setenv("WB_GONE", "x")
-    show = "answer(request, json_result('WB_GONE' in os.environ))"
-    server = local(on={"tools_call": show})
-    its = server | {"cwd": "", "env": {"WB_GONE": None}}
-    async with connected(a=server, b=its) as client:
-        assert await answer_of(client, "a", "echo") is True
-        assert await answer_of(client, "b", "echo") is False
-
-
-def test_codexs_variables_are_withheld(monkeypatch: Monkey) -> None:
-    for name in ("TOKEN_A", "TOKEN_B", "TOKEN_C"):
-        monkeypatch.setenv(name, f"value-of-{name}")
-    off = {"url": "u", "bearer_token_env_var": "TOKEN_A", "enabled": False}
-    its = {"url": "u", "env_http_headers": {"X": "TOKEN_B"}}
-    config = workbench.parse_config({"mcp_servers": {"off": off, "s": its}})
-    assert set(config.withheld) == {"TOKEN_A", "TOKEN_B"}
-    assert config.mask("value-of-TOKEN_B") == "***"
-
-
-def test_a_broken_file_is_read_in_linear_time(tmp_path: Path) -> None:
-    """With a pattern that tries each string anew, this test takes minutes."""
-    for broken in ('{"a": "' + '\\"x' * 99_999, "/* " * 99_999, "[" + "1, " * 99_999):
-        (tmp_path / "c.json").write_text(broken)
-        with pytest.raises(workbench.ConfigError, match="expected JSON"):
-            workbench.find_config(tmp_path / "c.json")
-
-
-def test_servers_of_other_folders_are_named(
-    tmp_path: Path, monkeypatch: Monkey, log: Logs
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    its = {"projects": {"/other": {"mcpServers": {"s": {"command": "x"}}}}}
-    Path("file").write_text(json.dumps(its))
-    config = workbench.find_config("file")
-    assert not config.toolboxes and config.source == str(Path.cwd() / "file")
-    assert log.messages == ["projects: not served, for other folders: ['/other']"]
-
-
-def test_this_workbench_is_no_server_of_its_own(monkeypatch: Monkey, log: Logs) -> None:
+def test_what_is_not_served_is_named(monkeypatch: Monkey, log: Logs) -> None:
+    """The servers of other folders; and this workbench itself, which has its tools."""
     monkeypatch.chdir(ROOT)
     relative = os.path.join(".github", "..", "workbench.py")
-    entries = {"a": ["run", workbench.__file__], "b": ["run", relative, "c.json"]}
-    servers = {name: {"command": "uv", "args": args} for name, args in entries.items()}
-    servers["toolbox"] = {"command": "uv", "args": [relative, "--toolbox"]}
-    config = workbench.parse_config({"mcpServers": servers})
-    assert list(config.toolboxes) == ["toolbox"] and len(log.messages) == 2
+    servers = {
+        "a": {"command": "uv", "args": ["run", workbench.__file__]},
+        "b": {"command": relative, "args": ["c.json"]},
+        "toolbox": {"command": relative, "args": ["--toolbox"]},
+    }
+    its = {"projects": {"/other": {"mcpServers": servers}}, "mcpServers": servers}
+    assert list(workbench.parse_config(its).toolboxes) == ["toolbox"]
+    others, *itself = log.messages
+    assert others == "projects: not served, for other folders: ['/other']"
+    assert [line[:12] for line in itself] == ["mcpServers.a", "mcpServers.b"]
 
 
 @POSIX
 def test_a_deleted_folder_is_no_trap(tmp_path: Path, monkeypatch: Monkey) -> None:
-    its = {"projects": {"/": {}}, "servers": {"s": {"command": "x"}}}
-    (tmp_path / "file").write_text(json.dumps(its))
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert list(workbench.find_config(tmp_path / "file").toolboxes) == ["s"]
-    assert list(workbench.find_config(None).toolboxes) == ["demo"]
+    its = {"projects": {"/": {}}, "servers": {"s": {"command": "./x"}}}
+    assert list(workbench.parse_config(its).toolboxes) == ["s"]
     with pytest.raises(workbench.ConfigError, match="^none: cannot be read"):
         workbench.find_config("none")
 
@@ -795,31 +692,26 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
     bad_files = {
         b"": "expected JSON.*line 1 column 1",
         b'{"a":\n x}': "line 2 column 2",
-        b"[mcp_servers.s]\n# x\n{": "TOML.*line 3, column 1",
+        b"[mcp_servers.s]\n# x\n{": "TOML, because of its name.*line 3, column 1",
         b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
-        b"[s]\nx = " + b"[" * 3000: "TOML, because of its name",
-        b'{"\xe4": 1}': "expected JSON.*saved as UTF-8",
-        b'{"s": "\\ud800"}': "surrogates not allowed",
         "{}".encode("utf-16"): "expected JSON.*saved as UTF-8",  # as PowerShell's `>`
+        # A pattern that tries each string anew takes minutes for these.
+        b'{"a": "' + b'\\"x' * 99_999: "expected JSON",
+        b"[" + b"1, " * 99_999: "expected JSON",
     }
     for data, told in bad_files.items():
-        path = tmp_path / ("c.toml" if data.startswith(b"[") else "c.json")
+        path = tmp_path / ("c.toml" if data.startswith(b"[mcp") else "c.json")
         path.write_bytes(data)
         with pytest.raises(workbench.ConfigError) as error:
             workbench.find_config(str(path))
         assert str(error.value).startswith(str(path))
         assert re.search(told, str(error.value))
-    with pytest.raises(workbench.ConfigError, match="no-such-user.file: .*No such"):
-        workbench.find_config("~no-such-user/file")
-    with pytest.raises(workbench.ConfigError, match="cannot be read"):
-        workbench.find_config("x" * 300)
 
 
 def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WORKBENCH_CONFIG", "")
-    demo = workbench.find_config(None).toolboxes["demo"].servers["toolbox"]
-    assert [demo.command, demo.args[-1]] == [sys.executable, "--toolbox"]
+    assert list(workbench.find_config(None).toolboxes) == ["demo"]
     for name in ("argument", "variable", "workbench-config.json"):
         toolbox = {name: {"description": "d", "mcpServers": {}}}
         Path(name).write_text("\ufeff" + json.dumps({"toolboxes": toolbox}), "utf-8")
@@ -843,22 +735,20 @@ def test_an_older_python_gets_as_far_as_the_sentence_about_it() -> None:
 
 
 async def test_a_filtered_tool_can_be_neither_seen_nor_called() -> None:
-    odd_names = ["read_a", "Read_b", "list", "read", "🧰 a__b_", "get[1]"]
-    left = ["Read_b", "🧰 a__b_", "get[1]"]
-    filters: dict[str, tuple[dict[str, Any], list[str]]] = {
-        "all": ({"toolFilters": "*"}, odd_names),
-        "some": ({"toolFilters": ["read_*", "l?st"]}, ["read_a", "list"]),
-        "left": ({"tools": ["[!l]*"], "excludeTools": ["read*"]}, left),
-        "sum": ({"excludeTools": ["?ea*"], "disabledTools": ["l*"]}, odd_names[4:]),
-        "none": ({"toolFilters": []}, []),
-        "same": ({"toolFilters": ["get[1]"]}, ["get[1]"]),
-    }
-    its = local(tools=[tool(name) for name in odd_names])
-    servers = {name: its | filters for name, (filters, _) in filters.items()}
+    names = ["read_a", "Read_b", "list", "read", "🧰 a__b_", "get[1]"]
+    filters: list[tuple[dict[str, Any], list[str]]] = [
+        ({"toolFilters": "*", "excludeTools": []}, names),
+        ({"toolFilters": ["read_*", "l?st", "get[1]"]}, ["read_a", "list", "get[1]"]),
+        ({"tools": ["[!l]*"], "excludeTools": ["read*"]}, [names[1], *names[4:]]),
+        ({"excludeTools": ["?ea*"], "disabledTools": ["l*"]}, names[4:]),
+        ({"toolFilters": []}, []),
+    ]
+    its = local(tools=[tool(name) for name in names])
+    servers = {f"s{n}": its | given for n, (given, _) in enumerate(filters)}
     async with connected(**servers) as client:
         shown = [each["name"] for each in (await open_box(client))["tools"]]
-        for server, (_, allowed) in filters.items():
-            for name in odd_names:
+        for server, (_, allowed) in zip(servers, filters, strict=True):
+            for name in names:
                 result = await use(client, server, name)
                 assert result.is_error == (name not in allowed), (server, name)
                 assert (f"box__{server}__{name}" in shown) == (name in allowed)
@@ -868,8 +758,10 @@ TOKEN = "tok-0123456789" * 1500  # more than is logged of a line
 LITERALS = ["env-0123456", "header-0123", "query-01234", "user-012345", "pass-012345"]
 LITERALS += ["piece-0123", "other-0123"]  # of a password
 # The SDK logs both ends of what is not valid in a notification.
-NOT_VALID = {"method": "notifications/progress", "params": {"progress": TOKEN}}
-NOT_VALID_FIRST = f"send({NOT_VALID}); self.tools_list(request)"
+NOT_VALID = f"""
+send({{"method": "notifications/progress", "params": {{"progress": {TOKEN!r}}}}})
+self.tools_list(request)
+"""
 DIE = f"words = {' '.join([TOKEN, *LITERALS, 'Grüße'])!r}\n"
 DIE += "print(words, file=sys.stderr); print('no JSON', 'x' * 190, words); sys.exit(3)"
 
@@ -885,18 +777,16 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
         "http": {"url": url + "a=${WB_TOKEN}", "headers": {"A": "Bearer ${WB_TOKEN}"}},
         "sse": {"url": url + "x", "type": "sse", "headers": {"A": f"Bearer {header}"}},
         "call": local(on={"tools_call": DIE}),
-        "invalid": local(on={"tools_list": NOT_VALID_FIRST}),
+        "invalid": local(on={"tools_list": NOT_VALID}),
     }
     for mark in "/?#":  # a password should have these in another form
         servers[mark] = {"url": f"http://{user}:{piece}{mark}{other}@127.0.0.1:1/"}
     with Wire(tmp_path, "--verbose", **servers) as wire:
         wire.initialize()
         opening = wire.begin("tools/call", name="open_toolbox", arguments=BOX)
-        told = [str(wire.answer(opening))]
-        for server in (*servers, TOKEN):
-            told.append(wire.use(server))
         bad = wire.begin("tools/call", name="use_tool", arguments={TOKEN: 1})
-        told.append(str(wire.answer(bad)))
+        told = [str(wire.answer(request)) for request in (opening, bad)]
+        told += [wire.use(server) for server in (*servers, TOKEN)]
     told.append((tmp_path / "stderr").read_text("utf-8"))
     assert "Traceback" not in told[-1] and "box/invalid" in told[-1]
     assert f"[box/start] ***{' ***' * len(LITERALS)} Grüße\n" in told[-1]
@@ -923,42 +813,24 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.setenv("SHORT", "1234567")
     monkeypatch.setenv("FILE", str(tmp_path))
     args = ["literal-0", "${SHORT}", "${FILE}", "${NO:-default-0}"]
-    env = {"BLANK": " " * 8, "PGUSER": "postgres"}
-    its = {"command": "x", "args": args, "env": env}
-    data = configuration(postgres=its, path={"url": "https://example.org/@owner/name"})
-    told = f"literal-0 1234567 {tmp_path} default-0 {' ' * 8} postgres example.org/@own"
+    env = {"BLANK": " " * 8, "DATA": "/none/chrome-devtools/x", "ME": "chrome-devtools"}
+    server = {"command": "x", "args": args, "env": env}
+    data = configuration(path={"url": "https://example.org/@owner/name"})
+    data["toolboxes"]["box"]["mcpServers"]["chrome-devtools"] = server
+    told = f"literal-0 1234567 {tmp_path} default-0 {' ' * 8} example.org/@own "
+    told += "[box/chrome-devtools] box__chrome-devtools__click"
     assert workbench.parse_config(data).mask(told) == told
-
-
-def test_names_stay_readable_where_a_secret_has_them() -> None:
-    env = {"DATA": "/none/chrome-devtools/profile", "SAME": "chrome-devtools"}
-    its = {"chrome-devtools": {"command": "x", "env": env}}
-    config = workbench.parse_config({"mcpServers": its})
-    names = "[chrome-devtools/chrome-devtools] chrome-devtools__chrome-devtools__click"
-    assert config.mask(names) == names
-
-
-def test_of_the_tokens_that_are_learnt_the_last_99_are_masked() -> None:
-    config = workbench.parse_config(configuration())
-    tokens = [f"token-{number:03}" for number in range(100)]
-    config.learn(tokens[0], "")
-    config.learn(tokens[1])
-    assert config.mask(f"{tokens[0]} {tokens[1]}") == "*** ***"
-    for each in tokens:
-        config.learn(each)
-    assert config.mask(f"{tokens[0]} {tokens[1]} {tokens[99]}") == "token-000 *** ***"
 
 
 # === Workbench ========================================================================
 
 MISSING = {"command": "no-such-command"}
 OTHER_HINTS = {"readOnlyHint": True, "destructiveHint": False}  # than the defaults
-OTHER_HINTS |= {"idempotentHint": True, "openWorldHint": False}
 SCHEMA = {"$schema": "s", "type": "object", "title": "In", "x": [None, 1.5]}
 EVERY_FIELD = tool("read", description=" Liest\nä ", inputSchema=SCHEMA, title="T")
-EVERY_FIELD |= {"annotations": OTHER_HINTS, "outputSchema": {"type": "object"}}
-EVERY_FIELD |= {"x-vendor": {"deep": None}, "source_server": "forged"}
-EVERY_FIELD |= {"_meta": {"own": None}}
+EVERY_FIELD |= {"annotations": {**OTHER_HINTS, "idempotentHint": True}}
+EVERY_FIELD |= {"outputSchema": {"type": "object"}, "source_server": "forged"}
+EVERY_FIELD |= {"x-vendor": {"deep": None}, "_meta": {"own": None}}
 
 
 async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
@@ -990,8 +862,8 @@ async def test_a_failing_server_costs_only_itself(tmp_path: Path) -> None:
 
     async with connected(a=local(), b=local() | {"cwd": str(folder)}) as client:
         first = await open_box(client, progress_callback=on_progress)
-        assert sorted(told) == [(1, 2, told[0][2]), (2, 2, told[1][2])]
-        assert {each[2] for each in told} == {"a", "b"}
+        assert [progress[:2] for progress in told] == [(1, 2), (2, 2)]
+        assert {progress[2] for progress in told} == {"a", "b"}
         assert first["servers_failed"]["b"] in await error_of(client, "b", "echo")
         assert await open_box(client) == first
         folder.mkdir()
@@ -1018,52 +890,40 @@ async def test_an_open_waits_for_one_alone(
 ) -> None:
     """And tells what those that are still starting have written."""
     assert (workbench.OPEN_TIMEOUT, workbench.ANSWER_TIMEOUT) == (5, 50)
-    gate = tmp_path / "gate"
-    note = "Still starting: {}. Call open_toolbox again to get their tools."
-    words = f"Visit https://a.b/{'c' * 500}\\nWaiting"
-    asks = local(on={"start": f"os.write(2, b'{words}\\n'); sys.stdin.read()"})
-    chats = local(on={"start": "os.write(2, b'x' * 999 + b'\\n'); self.hang()"})
-    servers = {"asks": asks, "chats": chats, "slow": local(gate=gate)}
+    gate, link = tmp_path / "gate", f"Visit https://a.b/{'c' * 500}"
+    start = f"os.write(2, b'{link}\\n')\nwhile not os.path.exists({str(gate)!r}): "
+    start += "time.sleep(0.01)\nself.start(0)"
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
-    async with connected(**servers, fast=local()) as client:
-        answers = [await open_box(client)]
-        await until(lambda: "Waiting" in log.text and "xxx" in log.text)
-        answers.append(await open_box(client))
+    async with connected(slow=local(on={"start": start}), fast=local()) as client:
+        await open_box(client)
+        await until(lambda: link in log.text)
+        answer = await open_box(client)
         monkeypatch.setattr(workbench, "ANSWER_TIMEOUT", 0.3)
         part = await open_box(client, "slow__*")
         assert "still starting" in await error_of(client, "slow", "echo")
         monkeypatch.undo()
         gate.touch()
         assert await answer_of(client, "slow", "echo") == {}
-    for answer in answers:
-        assert answer["servers_connecting"] == [*servers]
-        assert answer["servers_connected"] == 1
-        assert note.format("slow") in answer["note"]
-    assert words.removesuffix("\\nWaiting") in answers[1]["note"]
-    assert "x" * 99 in answers[1]["note"]
+    assert answer["servers_connecting"] == ["slow"] and answer["servers_connected"] == 1
+    again = "Still starting: slow. Call open_toolbox again to get their tools."
+    assert again in answer["note"] and link in answer["note"]
     # Nobody knows yet which tools the server has.
-    assert "No tool" not in part["note"] and part["servers_connecting"] == ["slow"]
+    assert "No tool" not in part["note"]
 
 
 KILL = "os.write(2, b'one\\n\\x1b[31mtwo'); os.kill(os.getpid(), 9)"
-SPOILT = "answer(request, {'tools': 7})"
-AT_HOME = os.path.expanduser("~/x")  # as a shell expands it
-SHOW_HOME = ["-c", "import sys; sys.exit(sys.argv[1])", "~/x"]
+NO_KEY, NO_PROBE = "refuse(request, 7, 'no\\nkey')", "refuse(request, -32601)"
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons must tell
     "absent": (MISSING, "^cannot start 'no-such-command': .*full path.*`env`.$"),
     "words": ({"command": "npx -y x"}, "'npx -y x': .*one program.*`args`"),
     "blank": ({"command": " "}, "' ': .*one program"),
     "link": ({"command": "http://a.b:80/c"}, "'http://a.b:80/c': .*a URL into `url`"),
     "port": ({"command": "localhost:80"}, "'localhost:80': .*a URL into `url`"),
-    "file": ({"command": __file__}, "Permission denied|not a valid|Bad EXE"),
     "folder": (local() | {"cwd": "/no-such"}, "its `cwd` is no folder: '/no-such'"),
     "done": (local(on={"start": "pass"}), "status 0.*`args`"),
-    "early": (local(on={"initialize": "refuse(request, 7, 'no key')"}), "^no key;"),
-    "home": ({"command": sys.executable, "args": SHOW_HOME}, re.escape(AT_HOME)),
-    "kill": (local(on={"start": KILL}), f"status {KILLED};; one;;two"),
-    "exit": (local(on={"start": "sys.exit('a\\tb')"}), "status 1;; a b"),
-    "refusal": (local(on={"tools_list": "refuse(request, 7, 'no\\nluck')"}), "no luck"),
-    "schema": (local(on={"tools_list": SPOILT}), "is not valid: ;; tools"),
+    "kill": (local(on={"start": KILL}), f"status {KILLED}; one.* two"),
+    "early": (local(on={"initialize": NO_KEY, "server_discover": NO_PROBE}), "^no key$"),
+    "spoilt": (local(on={"tools_list": "answer(request, {'tools': 7})"}), "not valid"),
     "url": ({"url": "http://user:pass/word@h/"}, "not a valid URL"),
 }
 
@@ -1072,29 +932,23 @@ async def test_a_reason_is_one_readable_line_that_tells_the_cause() -> None:
     servers = {name: server for name, (server, _) in FAILURES.items()}
     async with connected(good=local(), **servers) as client:
         failed = (await open_box(client))["servers_failed"]
-    for name, (_, parts) in FAILURES.items():
-        assert failed[name].isprintable() and len(failed[name]) < 10_000, name
-        for part in parts.split(";;"):
-            assert re.search(part.strip(), failed[name]), (name, failed[name])
+    for name, (_, told) in FAILURES.items():
+        assert failed[name].isprintable() and re.search(told, failed[name]), name
 
 
 PAGES = """
-cursor = int((request.get("params") or {{}}).get("cursor") or 0)
-more = {{"nextCursor": str(min(cursor + 1, {}))}}
-self.pages = getattr(self, "pages", 0) + 1
-answer(request, {{"tools": [tool(f"t{{self.pages}}")], **more}})
+self.page = getattr(self, "page", 0) + 1
+more = {"nextCursor": str(min(self.page, LAST))}
+answer(request, {"tools": [tool(f"t{self.page}")], **more})
 """
 
 
 async def test_a_tool_list_is_read_to_its_end() -> None:
     """A cursor that is repeated, or the 250th page, is one; so is -32601."""
-    servers = {
-        "none": local(on={"tools_list": "refuse(request, -32601)"}),
-        "three": local(on={"tools_list": PAGES.format(2)}),
-        "many": local(on={"tools_list": PAGES.format(999)}),
-    }
-    assert workbench.MAX_PAGES == 250
-    async with connected(**servers) as client:
+    three = local(on={"tools_list": PAGES.replace("LAST", "2")})
+    many = local(on={"tools_list": PAGES.replace("LAST", "999")})
+    none = local(on={"tools_list": "refuse(request, -32601)"})
+    async with connected(none=none, three=three, many=many) as client:
         answer = await open_box(client)
     shown = [each["name"] for each in answer["tools"]]
     assert shown[:3] == [f"box__three__t{page}" for page in range(1, 4)]
@@ -1102,35 +956,25 @@ async def test_a_tool_list_is_read_to_its_end() -> None:
     assert answer["servers_connected"] == 3
 
 
-@ERAS
-async def test_a_tool_that_is_not_valid_costs_only_itself(eras: str, log: Logs) -> None:
-    spoilt = [tool("Ann"), {"name": "Ben"}, tool("7") | {"name": 7}, "Cid", tool("Dee")]
-    deep: Any = {}  # more levels than are written as JSON
-    for _ in range(260):
-        deep = {"x": deep}
-    spoilt.append(tool("Fay", inputSchema={"type": "object", "properties": deep}))
-    if eras == OLDER:
-        schema = {"type": "object", "properties": {"required": ["x"]}}
-        spoilt.append(tool("Eve", inputSchema=schema))
-    async with connected(a=local(eras=eras, tools=spoilt)) as client:
+async def test_a_tool_that_is_not_valid_costs_only_itself(log: Logs) -> None:
+    schema = {"type": "object", "properties": {"required": ["x"]}}
+    tools = [tool("Ann"), {"name": "Ben"}, tool("7") | {"name": 7}, "Cid"]
+    tools += [tool("Eve", inputSchema=schema), tool("Dee")]
+    async with connected(a=local(tools=tools)) as client:
         shown = [each["name"] for each in (await open_box(client))["tools"]]
     assert shown == ["box__a__Ann", "box__a__Dee"]
-    found = re.findall("WARNING .*a tool that is.*(Ben|7|Cid|Fay|Eve).*: .", log.text)
-    assert found == ["Ben", "7", "Cid", "Fay", "Eve"][: len(spoilt) - 2]
+    found = re.findall("WARNING .*a tool that is.*(Ben|7|Cid|Eve).*: .", log.text)
+    assert found == ["Ben", "7", "Cid", "Eve"]
 
 
 A_TOOLS, B_TOOLS = [tool("echo"), tool("other")], [tool("read[1]"), tool("o__ther")]
-PARTS: list[tuple[Any, str]] = [
-    ("a__*", "a__echo a__other; 2 of 2 tools of a match."),
-    (["box__a__echo", "a__ec*"], "a__echo; 1 of 2 tools of a match."),
-    ('["*__a__*er"]', "a__other; 1 of 2 tools of a match."),
-    (
-        ["read[1]", "o*", "z"],
-        "a__other b__read[1] b__o__ther; 3 of 4 tools of a, b .*z",
-    ),
-    (["a__ECHO", "x__*"], "; 0 of 2 tools of a match.*a__ECHO.*x__"),
-    (["box", "x__*"], "; 0 of 4 tools of a, b match. No tool matches box, x__"),
-    ("box__b__o__ther", "b__o__ther; 1 of 2 tools of b match."),
+PARTS: list[tuple[Any, str]] = [  # with the tools, their count, and what matches none
+    ("a__*", "a__echo a__other; 2 of 2 tools of a match.; "),
+    (["box__a__echo", "a__ec*"], "a__echo; 1 of 2 tools of a match.; "),
+    ('["*__a__*er"]', "a__other; 1 of 2 tools of a match.; "),
+    (["read[1]", "z"], "b__read[1]; 1 of 4 tools of a, b match.; z"),
+    (["a__ECHO", "x__*"], "; 0 of 2 tools of a match.; a__ECHO, x__*"),
+    ("box__b__o__ther", "b__o__ther; 1 of 2 tools of b match.; "),
 ]
 
 
@@ -1138,14 +982,14 @@ async def test_a_part_has_the_matching_tools_and_a_note_that_counts_them() -> No
     async with connected(a=local(tools=A_TOOLS), b=local(tools=B_TOOLS)) as client:
         for part, expected in PARTS:
             answer = await open_box(client, part)
-            names, _, note = expected.partition("; ")
+            names, count, unmatched = expected.split("; ")
             shown = [each["name"].removeprefix("box__") for each in answer["tools"]]
             assert " ".join(shown) == names, part
-            assert re.fullmatch(note + ".{,2}", answer["note"]), part
+            assert answer["note"].startswith(count) and unmatched in answer["note"]
+            assert bool(unmatched) == (answer["note"] != count)
         nothing: Any
         for nothing in ([], "", "[]"):
             assert await open_box(client, nothing) == await open_box(client)
-        assert not (await open_box(client, "null"))["tools"]
 
 
 # As code, because a command line of Windows has at most 32,767 characters.
@@ -1165,8 +1009,8 @@ def size(value: Any) -> int:
 
 async def test_a_server_introduces_itself_once_with_parts_and_with_all() -> None:
     a, b = [local(about={"instructions": f"I am {name}."}) for name in "ab"]
-    text = """'"' * 3_000"""
-    async with connected(a=a, b=b, x=long(manual=text), y=MISSING) as client:
+    manual = """'"' * 3_000"""
+    async with connected(a=a, b=b, x=long(manual=manual), y=MISSING) as client:
         told = []
         for part in ("a__echo", "a__say", "echo", "echo", None, None, "x__t1"):
             told.append((await open_box(client, part)).get("instructions", {}))
@@ -1175,114 +1019,99 @@ async def test_a_server_introduces_itself_once_with_parts_and_with_all() -> None
     assert told[6] == {"x": '"' * 2_000 + "…"}
 
 
-ARGUMENTS: list[tuple[Any, str]] = [  # input schemas, and what is listed of them
-    ({"properties": {"path": {}, "limit": {}}, "required": ["path"]}, "path, limit?"),
-    ({"properties": {"m": {"enum": ["a", None, 1, {}]}}}, "m?: a|null|1|{}"),
-    ({"properties": {"m": {"enum": list("abcdef")}}}, "m?: a|b|c|d|e|…"),
-    ({"properties": {"m": {"anyOf": [{"type": "null"}, {"enum": ["b"]}]}}}, "m?: b"),
-    ({"properties": {"m": {"items": {"enum": ["a", "b"]}}}}, "m?: a|b"),
-    ({"properties": {"required": {}, "": {}}, "required": [[]]}, "required?, ?"),
-    ({"$ref": "#/$defs/x"}, ""),
-    ({"properties": {"m": {}}, "required": None}, "m?"),
-    ({"properties": None}, ""),
+LONG_SCHEMA = {"id": {"title": "x" * 3_300}}
+LISTED: list[tuple[str, dict[str, Any], str]] = [  # description, properties, and how
+    ("x" * 79, LONG_SCHEMA, "x" * 79 + ": id?"),  # they are listed
+    ("y" * 80, LONG_SCHEMA, "y" * 79 + "…: id?"),
+    ("z\nz", LONG_SCHEMA, "z…: id?"),
+    ("a", {"path": {}, "limit": {}}, "a: path, limit?"),
+    ("b", {"m": {"enum": ["a", None, 1, {}]}}, "b: m?: a|null|1|{}"),
+    ("c", {"m": {"enum": list("abcdef")}}, "c: m?: a|b|c|d|e|…"),
+    ("d", {"m": {"anyOf": [{"type": "null"}, {"enum": ["b"]}]}}, "d: m?: b"),
+    ("e", {"m": {"items": {"enum": ["a", "b"]}}, "": {}}, "e: m?: a|b, ?"),
+    ("f", {"m": True}, "f: …"),
+    ("", {}, "Tool from box/a: "),
 ]
-ODD_SCHEMAS: list[Any] = [{"m": True}, ["m"], {"m": {"items": [7]}}]
-ARGUMENTS += [({"properties": properties}, "…") for properties in ODD_SCHEMAS]
-
-
-def test_a_listed_tool_has_the_names_of_its_arguments() -> None:
-    for schema, arguments in ARGUMENTS:
-        listed = tool("t", inputSchema=schema, description="")
-        workbench.list_tool(listed)
-        assert listed["arguments"] == arguments, schema
 
 
 async def test_the_servers_with_the_longest_tools_are_listed() -> None:
     """And no more than have to be; a part has more room."""
-    texts = ["x" * 79, "y" * 80, "z\nz", ""]
-    schema = {"type": "object", "properties": {"path": {"title": "x" * 1_300}}}
-    tools = f"[tool(f't{{n}}', description=text, inputSchema={schema}) "
-    a = long(tools + f"for n, text in enumerate({texts})]")
+    tools = []
+    for number, (description, properties, _) in enumerate(LISTED):
+        schema = {"type": "object", "properties": properties, "required": ["path"]}
+        tools.append(tool(f"t{number}", description=description, inputSchema=schema))
+    a = local(eras=MODERN, tools=tools)
     longest = long(f"[tool('large', description='d' * 34_000), *{LONG_TOOLS}]")
-    async with connected(a=a, b=local(), c=longest, d=a) as client:
+    async with connected(a=a, b=local(), c=longest) as client:
         answer = await open_box(client)
-        part = await open_box(client, ["a__*", "d__*"])
+        part = await open_box(client, "a__*")
         named = await open_box(client, [f"c__t{n}" for n in range(7)])
         [alone] = (await open_box(client, "large"))["tools"]
-    listed, whole = answer["tools"][:4], answer["tools"][4:14] + answer["tools"][-4:]
-    shown = ["x" * 79, "y" * 79 + "…", "z…", "Tool from box/a"]
-    for n, description in enumerate(shown):
-        told = {"name": f"box__a__t{n}", "description": description}
-        assert listed[n] == told | {"arguments": "path?"}
-    assert all("inputSchema" in each for each in whole + part["tools"])
+    for each, (_, _, told) in zip(answer["tools"], LISTED, strict=False):
+        assert list(each) == ["name", "description", "arguments"]
+        assert f"{each['description']}: {each['arguments']}" == told
+    names = [each["name"] for each in answer["tools"] if "inputSchema" in each]
+    assert names == [f"box__b__{name}" for name in TOOLS]
     assert "Without schemas: a, c " in answer["note"] and "box__" in answer["note"]
-    assert size(answer) <= workbench.ANSWER_LIMIT == 12_000
-    assert (
-        size(part) <= workbench.PART_LIMIT == 20_000 and "schemas" not in part["note"]
-    )
-    assert [each["description"] for each in named["tools"]] == ["d" * 2_000] * 7
+    assert size(answer) <= 12_000 and size(part) <= 20_000
+    assert all("inputSchema" in each for each in part["tools"] + named["tools"])
     assert alone["inputSchema"] and alone["description"] == "d" * 34_000
 
 
-@pytest.mark.parametrize("text", ["x", "ä🧰", '"', "\\"])
-def test_an_answer_loses_descriptions_before_arguments(text: str) -> None:
-    schema = {"properties": {text * n: {"title": text * 200} for n in range(1, 5)}}
-    its = tool("tool", description=text * 200, inputSchema=schema, source_server="a")
-    for number, kept in ((30, 3), (90, 2), (600, 1)):
-        answer: Any = {"note": "", "servers_failed": {}, "instructions": {}}
-        answer["tools"] = [its.copy() for _ in range(number)]
-        workbench.fit(answer, 12_000)
-        assert size(answer) <= 12_000
-        assert {len(each) for each in answer["tools"]} == {kept}, number
+async def test_an_answer_loses_descriptions_before_arguments() -> None:
+    odd = """'x"\\\\ä🧰'"""
+    schema = f"{{'type': 'object', 'properties': {{{odd}: {{'title': {odd} * 200}}}}}}"
+    tools = f"tool(f't{{n}}', description={odd} * 30, inputSchema={schema})"
+    kept = {20: 3, 200: 2, 600: 1}
+    servers = {f"n{n}": long(f"[{tools} for n in range({n})]") for n in kept}
+    async with connected(**servers) as client:
+        for number, count in kept.items():
+            answer = await open_box(client, f"n{number}__*")
+            assert {len(each) for each in answer["tools"]} == {count}, number
+            assert len(answer["tools"]) == number and size(answer) <= 20_000
 
 
 async def test_long_texts_leave_room_for_the_tools() -> None:
-    """The reasons of failures, instructions, and descriptions of toolboxes."""
-    failing = {f"x{n}": MISSING for n in range(50)}
-    config = configuration(a=long(manual="""'"' * 9_000"""), b=long(), **failing)
+    """The reasons of failures, which keep their ends; instructions; descriptions."""
+    servers = {f"x{n}": MISSING for n in range(50)}
+    servers["y"] = local(on={"start": "sys.exit('a line\\n' * 500 + 'ValueError: no')"})
+    config = configuration(a=long(manual="""'"' * 9_000"""), b=long(), **servers)
     config["toolboxes"]["box"]["description"] = '"' * 9_000
     async with connected(config=config) as client:
         answers = [await open_box(client, part) for part in (None, "?__*", "nothing")]
     assert size(answers[0]) <= 12_000 and max(map(size, answers)) <= 20_000
     assert len(answers[0]["tools"]) == 40
-    assert min(map(len, answers[0]["servers_failed"].values())) > 30
+    reasons = answers[0]["servers_failed"]
+    assert (
+        re.fullmatch("exited.*ValueError: no", reasons["y"]) and "no-s" in reasons["x1"]
+    )
 
 
-def test_a_long_reason_keeps_its_last_words() -> None:
-    answer: Any = {"note": "", "instructions": {}, "tools": []}
-    answer["servers_failed"] = {"a": f"exited{'x' * 9_000}ValueError: no"}
-    workbench.fit(answer, 12_000)
-    reason = answer["servers_failed"]["a"]
-    assert reason.startswith("exited") and reason.endswith("ValueError: no")
-    assert len(reason) < 2_100
-
-
-READING = {"annotations": {"readOnlyHint": True}}
-MIXED = [tool("read", **READING), tool("write"), tool("wait", annotations={})]
+MIXED = [tool("read", annotations={"readOnlyHint": True}), tool("write")]
+MIXED.append(tool("wait", annotations={}))
 
 
 async def test_read_only_leaves_out_what_is_not_declared_so() -> None:
     config = workbench.parse_config(configuration(a=local(tools=MIXED)))
     async with connected(config=replace(config, read_only=True)) as client:
         _, using = dumped(await client.list_tools())["tools"]
-        answers = [await open_box(client), await open_box(client, ["*"] * 2)]
+        assert using["annotations"] == {"readOnlyHint": True}
+        for part in (None, "*__*"):
+            answer = await open_box(client, part)
+            assert [each["name"] for each in answer["tools"]] == ["box__a__read"]
+            assert "Left out by --read-only: 2 tools" in answer["note"]
         told = await error_of(client, "a", "write")
+        assert "no tool 'write', nearest: box__a__read" in told
         assert await answer_of(client, "a", "read", {"x": 1}) == {"x": 1}
-    assert using["annotations"] == {"readOnlyHint": True}
-    for answer in answers:
-        assert [each["name"] for each in answer["tools"]] == ["box__a__read"]
-        assert "Left out by --read-only: 2 tools" in answer["note"]
-    assert "no tool 'write', nearest: box__a__read" in told
 
 
-@MODES
-async def test_a_server_starts_once_when_needed(mode: str, tmp_path: Path) -> None:
+async def test_a_server_starts_once_when_needed(tmp_path: Path) -> None:
     """Not for the handshake and a listing, and not for another server or toolbox."""
     notes, others = tmp_path / "a", tmp_path / "b"
     config = configuration(a=local(notes=notes), b=local(notes=others), x=MISSING)
     config["toolboxes"]["twin"] = config["toolboxes"]["box"]
     twin = {"toolbox_name": "twin", "tool_name": "twin__a__seen"}
-    async with connected(mode, config=config) as client:
+    async with connected(config=config) as client:
         tools = await client.list_tools()
         pids = await asyncio.gather(*(pid_of(client, "a") for _ in range(20)))
         part = await open_box(client, ["a__echo", "box__a__say"])
@@ -1298,40 +1127,31 @@ async def test_a_server_starts_once_when_needed(mode: str, tmp_path: Path) -> No
     assert len(noted_pids(others)) == 1
 
 
-async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
-    form = "Use {toolbox}__{server}__{tool}"
-    not_found = "Toolbox 'no' not found. Available toolboxes: box, shut"
+async def test_a_name_that_leads_nowhere_is_an_error_that_helps(tmp_path: Path) -> None:
+    file = tmp_path / "its.json"
+    file.touch()
     archive = local(tools=A_TOOLS) | {"excludeTools": ["other"]}
-    config = configuration(archive=archive, b=local(tools=A_TOOLS))
-    config["toolboxes"]["shut"] = config["toolboxes"]["box"]
-    async with connected(config=config) as client:
-        result = await client.call_tool("open_toolbox", {"toolbox_name": "no"})
-        assert result.is_error and text(result) == not_found
-        for toolbox, tool_name, reason in (
-            ("no", "no__a__echo", not_found),
-            ("box", "box__a__", form),
-            ("box", "box__c__echo", f"'box__c__echo'. {form}; its servers are arch"),
-            ("box", "box__archive__ecoh", "nearest: box__archive__echo"),
-            ("box", "shut__b__echo", "toolbox 'box' matches 'shut__b__echo'"),
+    data = configuration(archive=archive, b=local(tools=A_TOOLS))
+    data["toolboxes"]["shut"] = data["toolboxes"]["box"]
+    form = "Use {toolbox}__{server}__{tool}"
+    async with connected(config=workbench.parse_config(data, str(file))) as client:
+        for server, name, told in (
+            ("archive", "ecoh", "nearest: box__archive__echo"),
+            ("c", "echo", f"'box__c__echo'. {form}; its servers are archive, b"),
+            ("a", "", form),
         ):
-            arguments = {"toolbox_name": toolbox, "tool_name": tool_name}
-            result = await client.call_tool("use_tool", arguments)
-            prefix = f"Error executing tool '{tool_name}' in toolbox '{toolbox}': "
-            assert result.is_error and text(result).startswith(prefix)
-            assert reason in text(result).removeprefix(prefix)
-
-
-async def test_an_unknown_toolbox_may_stand_in_a_file_that_was_changed(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "its.json"
-    path.write_text("{}")
-    async with connected(
-        config=workbench.parse_config(configuration(), str(path))
-    ) as c:
-        os.utime(path, (0, 0))
-        result = await c.call_tool("open_toolbox", {"toolbox_name": "new"})
-    assert text(result).endswith(f"box. {path} has changed: restart the workbench")
+            assert told in await error_of(client, server, name)
+        given: dict[str, Any] = BOX | {"tool_name": "shut__b__echo"}
+        result = await client.call_tool("use_tool", given)
+        assert result.is_error and "box' matches 'shut__b__echo'" in text(result)
+        given["toolbox_name"] = "no"
+        not_found = "Toolbox 'no' not found. Available toolboxes: box, shut"
+        result = await client.call_tool("use_tool", given)
+        assert result.is_error and text(result).endswith(f": {not_found}")
+        os.utime(file, (0, 0))
+        result = await client.call_tool("open_toolbox", {"toolbox_name": "no"})
+    changed = f"{not_found}. {file} has changed: restart the workbench"
+    assert result.is_error and text(result) == changed
 
 
 # === MCP server =======================================================================
@@ -1362,26 +1182,23 @@ async def test_the_handshake_tells_who_we_are_and_our_toolboxes(mode: str) -> No
         assert client.instructions == INSTRUCTIONS
         assert (client.protocol_version == MODERN) == (mode == "auto")
         info: Any = client.server_info
-        capabilities = dumped(client.server_capabilities)
-    assert (info.name, info.version) == ("mcp-workbench", "0.10.0")
-    assert capabilities == {"tools": {"listChanged": False}, "logging": {}}
+        assert (info.name, info.version) == ("mcp-workbench", "0.10.0")
+        told = dumped(client.server_capabilities)
+        assert told == {"tools": {"listChanged": False}, "logging": {}}
 
 
 async def test_the_two_tools_say_what_they_are_in_210_tokens() -> None:
-    box = configuration(s={"command": "x"})["toolboxes"]["box"]
-    async with connected(config={"toolboxes": {"b": box, "ä a": box}}) as client:
+    async with connected(config=configuration()) as client:
         opening, using = dumped(await client.list_tools())["tools"]
     assert [opening["name"], using["name"]] == ["open_toolbox", "use_tool"]
     hints = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True}
-    assert opening["annotations"] == hints
+    assert opening["annotations"] == hints and "annotations" not in using
     assert opening["_meta"] == using["_meta"] == {"anthropic/alwaysLoad": True}
-    assert "annotations" not in using
-    names = opening["inputSchema"]["properties"]["toolbox_name"].pop("enum")
-    assert names == ["b", "ä a"]
+    assert opening["inputSchema"]["properties"]["toolbox_name"].pop("enum") == ["box"]
     sent = []  # to a model, with more than four characters to a token
     for each in (opening, using):
         sent += [each["name"], each["description"], each["inputSchema"]]
-    assert len(json.dumps(sent, separators=(",", ":"))) <= 210 * 4
+    assert size(sent) <= 210 * 4
 
 
 async def test_without_servers_or_toolboxes_it_says_so() -> None:
@@ -1389,12 +1206,9 @@ async def test_without_servers_or_toolboxes_it_says_so() -> None:
         assert "box (0 servers)" in (client.instructions or "")
         assert (await open_box(client))["servers_connected"] == 0
     async with connected(config={"toolboxes": {}}) as client:
-        opening, _ = dumped(await client.list_tools())["tools"]
-        told = client.instructions or ""
-        result = await client.call_tool("open_toolbox", BOX)
-    assert re.match("No toolboxes configured.*toolboxes", told)
-    assert "enum" not in opening["inputSchema"]["properties"]["toolbox_name"]
-    assert result.is_error and "'box' not found" in text(result)
+        assert re.match("No toolboxes configured.*toolboxes", client.instructions or "")
+        [opening, _] = (await client.list_tools()).tools
+        assert "enum" not in json.dumps(opening.input_schema)
 
 
 async def test_a_bad_call_is_an_error_that_helps() -> None:
@@ -1408,7 +1222,7 @@ async def test_a_bad_call_is_an_error_that_helps() -> None:
             ("use_tool", whole | {"arguments": "{a: 1}"}, "arguments: "),
         ):
             result = await client.call_tool(name, arguments)
-            assert result.is_error and re.search(field, text(result)), arguments
+            assert result.is_error and field in text(result), arguments
         for name in ("box__a__echo", "echo", "OPEN_TOOLBOX"):
             with pytest.raises(MCPError, match="use_tool") as caught:
                 await client.call_tool(name, {})
@@ -1426,11 +1240,11 @@ async def test_keys_that_clients_add_are_ignored_unless_the_tool_has_them() -> N
         for name, arguments, told in (
             ("echo", {}, "{}"),
             ("plan", {"x": 1}, '{"x": 1}'),
+            ("plan", '{"x": 1}', '{"x": 1}'),  # as models nest it
             ("plan", {}, "put task_progress into `arguments`"),
         ):
-            given = BOX | added | {"tool_name": f"box__a__{name}"}
-            given |= {"arguments": arguments}
-            result = await client.call_tool("use_tool", given)
+            given = {"tool_name": f"box__a__{name}", "arguments": arguments}
+            result = await client.call_tool("use_tool", BOX | added | given)
             assert told in text(result), name
             assert result.is_error == told.startswith("put")
 
@@ -1443,61 +1257,48 @@ async def test_what_nobody_thought_of_is_one_sentence(log: Logs) -> None:
     assert "Traceback" in log.text
 
 
-# === Messages =========================================================================
-
-
-def test_an_answer_with_odd_bytes_is_read() -> None:
-    line = b'{"jsonrpc": "2.0", "id": 1, "result": {"a": "\t\xe9"}}'
-    message = workbench.read_message(line)
-    assert isinstance(message, types.JSONRPCResponse)
-    assert message.result == {"a": "\t\ufffd"}
-
-
 # === Connections ======================================================================
 
 
-async def test_a_death_between_calls_goes_unnoticed(notes: Path) -> None:
-    async with connected(a=local(notes=notes), b=local()) as client:
+async def test_a_death_costs_only_the_calls_in_flight(notes: Path, log: Logs) -> None:
+    start = "os.write(2, b'first words\\n'); self.start(0)"
+    a = local(notes=notes, on={"start": start})
+    async with connected(a=a, b=local()) as client:
         first = await open_box(client)
+        calls = [asyncio.ensure_future(error_of(client, "a", "wait")) for _ in "12"]
+        await until(lambda: notes.read_text().count("waiting") == 2)
         for count in (1, 20):
             await killed(noted_pids(notes)[-1])
-            calls = [pid_of(client, "a") for _ in range(count)]
-            assert set(await asyncio.gather(*calls)) == {noted_pids(notes)[-1]}
-        assert await open_box(client) == first
-    assert len(noted_pids(notes)) == 3
-
-
-async def test_a_death_fails_the_calls_in_flight(notes: Path, log: Logs) -> None:
-    start = "os.write(2, b'first words\\n'); self.start(0)"
-    async with connected(a=local(notes=notes, on={"start": start})) as client:
-        calls = [asyncio.ensure_future(error_of(client, "a", "wait")) for _ in "12"]
-        await until(lambda: notes.read_text().count("wait") == 2)
-        os.kill(noted_pids(notes)[0], 9)
+            uses = [pid_of(client, "a") for _ in range(count)]
+            assert set(await asyncio.gather(*uses)) == {noted_pids(notes)[-1]}
         for told in await asyncio.gather(*calls):
             assert re.search(f"status {KILLED}.*first words", told)
-        assert await pid_of(client, "a") == noted_pids(notes)[1]
-    assert notes.read_text().count("wait") == 2  # so none was repeated
+        assert await open_box(client) == first
+    assert len(noted_pids(notes)) == 3
+    assert notes.read_text().count("waiting") == 2  # so none was repeated
     assert ("workbench", logging.INFO, "[box/a] first words") in log.record_tuples
 
 
 async def test_an_end_beside_a_child_is_seen(notes: Path, monkeypatch: Monkey) -> None:
     """What it had answered before counts; and the child, which has its pipes, ends."""
-    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.2)
+    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
     start = "self.bear(); self.start(0)"
     async with connected(a=local(notes=notes, on={"start": start})) as client:
         told = "status 7.*first words.*last words"
         assert re.search(told, await error_of(client, "a", "exit"))
-        assert await pid_of(client, "a") in noted_pids(notes)
         result = await use(client, "a", "exit", {"answer": "the answer"})
         assert text(result) == "the answer"
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
 
 
-async def test_a_server_without_stdout_is_sent_nothing(notes: Path) -> None:
-    """A call goes to the next process, which starts when nothing is left of this one."""
+async def test_a_server_without_stdout_is_sent_nothing(
+    notes: Path, monkeypatch: Monkey
+) -> None:
+    """A call goes to the next process, which starts when this one has gone."""
+    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.6)
     deaf = "self.note('deaf'); os.close(1)\n"
     deaf += "for line in sys.stdin.buffer: self.note('sent')\n"
-    deaf += "time.sleep(0.7); self.note('gone'); os._exit(0)"
+    deaf += "time.sleep(0.2); self.note('gone'); os._exit(0)"
     async with connected(a=local(notes=notes, on={"tools_call": deaf})) as client:
         first = asyncio.ensure_future(error_of(client, "a", "echo"))
         await until(lambda: "deaf" in notes.read_text())
@@ -1509,13 +1310,11 @@ async def test_a_server_without_stdout_is_sent_nothing(notes: Path) -> None:
 
 async def test_a_message_has_at_most_32_mib(monkeypatch: Monkey) -> None:
     assert workbench.LINE_LIMIT == 32 * 1024**2
-    long = "answer(request, text_result('x' * 20_000_000))"
-    async with connected(a=local(on={"tools_call": long})) as client:
-        assert len(text(await use(client, "a", "echo"))) == 20_000_000
     monkeypatch.setattr(workbench, "LINE_LIMIT", 2**20)
-    async with connected(a=local(on={"echo": long})) as client:
-        result = {"content": [], "x": "x" * 2**20}
-        told = await error_of(client, "a", "result", result)
+    async with connected(a=local()) as client:
+        largest = "x" * (2**20 - 1_000)
+        assert text(await use(client, "a", "result", text_result(largest))) == largest
+        told = await error_of(client, "a", "result", text_result(largest + largest))
         assert "the limit of 1 MiB" in told and "may have taken effect" in told
         assert await answer_of(client, "a", "echo", {"x": 1}) == {"x": 1}
 
@@ -1531,10 +1330,6 @@ async def changed(client: Client) -> list[dict[str, Any]]:
         if name not in TOOLS:
             tools.append(tool(name, inputSchema=shown["inputSchema"]))
     return tools
-
-
-async def listings(client: Client) -> int:
-    return int((await answer_of(client, "a", "seen"))["listings"])
 
 
 @ERAS
@@ -1556,81 +1351,77 @@ async def test_a_change_is_there_for_the_next_call(
     assert log.record_tuples.count(("workbench", logging.INFO, received)) == 2
     supported = "Server supports tool change notifications: box/a"
     assert ("workbench", logging.DEBUG, supported) in log.record_tuples
-    [_] = re.findall("INFO .*box/a.*3 added.*2 removed.*1 modified", log.text)
+    assert re.search("INFO .*box/a.*3 added.*2 removed.*1 modified", log.text)
     assert ear.heard == []
 
 
-async def test_a_thousand_announcements_cost_two_or_three_listings(log: Logs) -> None:
+async def test_of_many_announcements_one_a_second_is_heeded(log: Logs) -> None:
+    began = time.monotonic()
     async with connected(a=local(about=ANNOUNCING)) as client:
-        # A change during the first of these is not lost.
+        # A change during the first of these listings is not lost.
         await become(client, times=1000, meanwhile=[[tool("y")]])
         assert await changed(client) == [tool("y")]
-        assert await listings(client) in (3, 4)  # with the first
         # An open waits for one, even where each is out of date when it comes.
         await become(client, tool("x"), meanwhile=[[tool("x")]] * 2000)
-        assert await changed(client) == [tool("x")] and await listings(client) < 2000
-        # An announced listing for which nobody waits has a second for itself.
-        before = await listings(client)
-        began = time.monotonic()
-        for _ in range(200):
+        assert await changed(client) == [tool("x")]
+        for _ in range(50):
             await answer_of(client, "a", "echo")
-        assert await listings(client) - before <= time.monotonic() - began + 1
+        # The first two, at the start and after it, need no pause before them.
+        listings = (await answer_of(client, "a", "seen"))["listings"]
+        assert listings <= time.monotonic() - began + 2
     skipped = "Skipping duplicate discovery - already in progress for: box/a"
     assert ("workbench", logging.DEBUG, skipped) in log.record_tuples
 
 
 async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) -> None:
-    faults = {"x": "refuse(request, 7)", "y": "answer(request, {'tools': 1})"}
     monkeypatch.setattr(workbench, "LISTING_PAUSE", 0)
     a = local() | {"toolFilters": ["[!f]*"]}  # which announces without saying so
     async with connected(a=a) as client:
-        await become(client, tool("filtered out"))
-        assert await changed(client) == []
+        await become(client, tool("filtered out"), tool("old"))
+        assert await changed(client) == [tool("old")]
         warning = "Received tools notification from server without listChanged"
         assert log.messages.count(f"{warning} capability: box/a") == 1
-        for name, fault in faults.items():
-            log.clear()
-            old = await changed(client)
-            again = f"{fault}; self.on['tools_list'] = 'self.on.clear(); ' + {fault!r}"
-            await become(client, tool(name), on={"tools_list": again})
-            await until(lambda: "kept its old tools" in log.text)
-            assert await changed(client) == old, fault  # the last fault
-            assert await changed(client) == [tool(name)]  # the change is not lost
+        fails = "refuse(request, 7); self.on['tools_list'] = "
+        fails += '''"self.on.clear(); answer(request, {'tools': 1})"'''
+        await become(client, tool("new"), on={"tools_list": fails})
+        await until(lambda: "kept its old tools" in log.text)
+        assert await changed(client) == [tool("old")]  # after the second failure
+        assert await changed(client) == [tool("new")]  # so the change is not lost
         monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0.1)
-        with anyio.fail_after(5):
-            await become(client, on={"tools_list": "pass"})
-            assert await listings(client) and await changed(client) == [tool("y")]
-            assert "has no tool" in await error_of(client, "a", "x")
+        await become(client, on={"tools_list": "pass"})
+        assert await changed(client) == [tool("new")]  # though no listing is answered
+        assert "has no tool" in await error_of(client, "a", "x")
 
 
 async def test_an_error_is_told_or_passes_to_the_client_it_addresses() -> None:
     """Without secrets, but for its data, which are the server's own affair."""
     error = {"code": -32602, "message": "Go, sesame-open", "data": ["sesame-open"]}
-    passed_on = {"error": error | {"message": "Go, ***"}}
     async with connected(a=local() | {"env": {"KEY": "sesame-open"}}) as client:
         for code in (-32602, -32000):
             told = await error_of(client, "a", "error", error | {"code": code})
             assert f"{code}" in told and "Go" in told
         assert (await answer_of(client, "a", "seen"))["calls"] == 3  # none was repeated
         for code in (-32042, -32021):
-            error["code"] = passed_on["error"]["code"] = code
-            assert await raw_call(client, "a", "error", error) == passed_on
+            with pytest.raises(MCPError) as caught:
+                await use(client, "a", "error", error | {"code": code})
+            told = dumped(caught.value.error)
+            assert told == error | {"code": code, "message": "Go, ***"}
 
 
 @ERAS
 async def test_a_spoilt_answer_is_an_error_of_the_call(eras: str) -> None:
-    spoilt_answers = {
-        "": "",  # neither result nor error
-        '"method": null, "result": null, ': "",
-        '"result": {"content": [{"type": "audio", "data": ""}]}, ': "content",
-        '"result": {"resultType": "complete", "content": 7}, ': "content",
-        '"error": {"message": "x"}, ': "",
-    }
+    spoilt_answers = [
+        '"method": null, "result": null, ',
+        '"result": {"content": [{"type": "audio", "data": ""}]}, ',
+        '"result": {"resultType": "complete", "content": 7}, ',
+        '"error": {"message": "x"}, ',
+    ]
     async with connected(a=local(eras=eras)) as client:
-        for spoilt, field in spoilt_answers.items():
+        for spoilt in spoilt_answers:
             line = f'{{{spoilt}"id": ID, "jsonrpc": "2.0"}}'
             told = await error_of(client, "a", "write", {"line": line})
-            assert "not valid" in told and field in told, spoilt
+            assert "not valid" in told, spoilt
+            assert "content" in told or "content" not in spoilt
         seen = await answer_of(client, "a", "seen")
     assert seen["calls"] == len(spoilt_answers) + 1
 
@@ -1641,42 +1432,105 @@ SIGN_IN = {"mode": "url", "message": "Go", "url": "https://a.b?c", "elicitationI
 ELICIT = {"method": "elicitation/create", "params": FORM}
 ACCEPTED = {"action": "accept", "content": {"name": "Ada"}}
 PARIS = {"type": "text", "text": "Paris"}
+SAMPLING: dict[str, Any] = {"messages": [{"role": "user", "content": PARIS}]}
+SAMPLING |= {"maxTokens": 9, "tools": [tool("t")], "metadata": {}}
 SAMPLED = {"role": "assistant", "model": "m", "content": PARIS, "stopReason": "end"}
 ROOTS = {"roots": [{"uri": "file:///a", "name": "A"}, {"uri": "file:///b"}]}
-LEVELS = get_args(types.LoggingLevel)
-LOGS = [
-    {"method": "notifications/message", "params": {"level": level, "data": [level]}}
-    for level in LEVELS
+ASLEEP = {"code": -7, "message": "Asleep", "data": {"why": 1}}
+QUESTIONS: list[tuple[str, dict[str, Any], Any]] = [  # and the client's answers
+    ("elicitation/create", FORM, ACCEPTED),
+    ("elicitation/create", FORM, ASLEEP),
+    ("elicitation/create", SIGN_IN, {"action": "decline"}),
+    ("sampling/createMessage", SAMPLING, SAMPLED),
+    ("roots/list", {}, ROOTS),
 ]
 
 
 class Ear:
-    """Callbacks with `able` in their names, which `_meta` may tell what to answer."""
+    """A client's callbacks with `able` in their names; to a question they `answer`."""
 
     def __init__(self, able: str = "") -> None:
         self.heard: list[Any] = []
-        sampled = types.CreateMessageResultWithTools
+        self.answer: Any = ACCEPTED
         tools = types.SamplingCapability(tools=types.SamplingToolsCapability())
-        callbacks = {
-            "elicitation_callback": self._answer(types.ElicitResult, ACCEPTED),
-            "sampling_callback": self._answer(sampled, SAMPLED),
-            "list_roots_callback": self._answer(types.ListRootsResult, ROOTS),
+        every = {
+            "elicitation_callback": self._asked(types.ElicitResult),
+            "sampling_callback": self._asked(types.CreateMessageResultWithTools),
+            "list_roots_callback": self._asked(types.ListRootsResult),
             "sampling_capabilities": tools,
         }
-        able_to = {name: each for name, each in callbacks.items() if able in name}
-        self.callbacks: dict[str, Any] = {"message_handler": self._listen} | able_to
+        self.callbacks: dict[str, Any] = {"message_handler": self._listen}
+        self.callbacks |= {name: each for name, each in every.items() if able in name}
 
-    def _answer(self, model: Any, usual: Any) -> Any:
-        async def answer(context: Any, params: Any = None) -> Any:
-            meta = context.meta or {}
+    def _asked(self, model: Any) -> Any:
+        async def answer(_: object, params: Any = None) -> Any:
             self.heard.append(dumped(params) if params else {})  # of roots
-            given = meta.get("answer", usual)
-            return (types.ErrorData if "code" in given else model).model_validate(given)
+            kind = types.ErrorData if "code" in self.answer else model
+            return kind.model_validate(self.answer)
 
         return answer
 
     async def _listen(self, message: Any) -> None:
         self.heard.append(dumped(message))
+
+
+async def test_a_servers_question_reaches_the_client_and_the_answer_goes_back() -> None:
+    ear = Ear()
+    async with connected(callbacks=ear.callbacks, a=local()) as client:
+        for method, params, ear.answer in QUESTIONS:
+            ear.heard.clear()
+            given = {"method": method, "params": params}
+            assert await answer_of(client, "a", "ask", given) == ear.answer
+            assert ear.heard == [params]
+
+
+async def test_a_server_is_offered_what_the_client_declared() -> None:
+    for mode, able, offered in (
+        ("legacy", "nothing", {}),
+        ("legacy", "roots", {"roots": {"listChanged": True}}),
+        ("legacy", "sampling", {"sampling": {"tools": {}}}),
+        ("auto", "", {}),  # cannot be asked
+    ):
+        async with connected(mode, callbacks=Ear(able).callbacks, a=local()) as client:
+            seen = await answer_of(client, "a", "seen")
+            assert seen[CAPABILITIES] == offered, (mode, able)
+            assert "code" in await answer_of(client, "a", "ask", ELICIT)
+
+
+async def test_a_question_as_the_result_of_a_call_is_an_error_of_it() -> None:
+    asking = {"resultType": "input_required", "inputRequests": {"who": ELICIT}}
+    ear = Ear()
+    async with connected(callbacks=ear.callbacks, a=local(eras=MODERN)) as client:
+        told = await error_of(client, "a", "result", asking)
+    assert "input" in told and "not valid" not in told and ear.heard == []
+
+
+async def test_a_change_of_roots_reaches_every_open_server(notes: Path) -> None:
+    noting = {"notifications_roots_list_changed": "self.note('roots changed')"}
+    its = local(notes=notes, on=noting)
+    async with connected(callbacks=Ear().callbacks, a=its, b=its, c=its) as client:
+        await open_box(client, ["a__*", "b__*"])
+        await client.session.send_notification(types.RootsListChangedNotification())
+        await until(lambda: notes.read_text().count("roots changed") == 2)
+    assert len(noted_pids(notes)) == 2
+
+
+LEVELS = get_args(types.LoggingLevel)
+
+
+async def test_an_older_client_gets_logs_from_the_level_it_sets(log: Logs) -> None:
+    ear = Ear()
+    told = [{"level": level, "data": [level]} for level in LEVELS]
+    logs = [{"method": "notifications/message", "params": each} for each in told]
+    async with connected(callbacks=ear.callbacks, a=local()) as client:
+        await use(client, "a", "say", {"messages": logs})
+        assert ear.heard == logs
+        level = types.SetLevelRequestParams(level=LEVELS[3])
+        request = types.SetLevelRequest(params=level)
+        await client.session.send_request(request, types.EmptyResult)
+        await use(client, "a", "say", {"messages": logs})
+    assert ear.heard == logs + logs[3:]
+    assert log.text.count("DEBUG") >= len(ear.heard)  # our own log has them all
 
 
 @ERAS
@@ -1685,9 +1539,8 @@ async def test_meta_goes_down_except_what_is_of_one_hop(eras: str) -> None:
     own |= {f"my.{RESERVED}x": "b"}  # no name of the protocol
     hop = {f"{RESERVED}logLevel": "debug", f"{RESERVED}x": 1, "progressToken": "me"}
     async with connected(a=local(eras=eras)) as client:
-        result = await raw_call(client, "a", "seen", _meta=own | hop)
-    seen = json.loads(result["content"][0]["text"])
-    passed_on = seen["_meta"]
+        result = await use(client, "a", "seen", meta=own | hop)
+    passed_on = json.loads(text(result))["_meta"]
     assert passed_on.pop("progressToken") != "me"
     if eras == MODERN:
         for name in ("clientCapabilities", "clientInfo", "protocolVersion"):
@@ -1706,7 +1559,7 @@ BLOCKS: list[dict[str, Any]] = [
 ]
 RESULTS: list[dict[str, Any]] = [
     {"content": BLOCKS},
-    text_result("ä😀x" * 300_000),
+    text_result("ä😀x" * 50_000),
     text_result("not its schema", structuredContent={"n": "x", "deep": [{"x": None}]}),
     text_result("wrong", isError=True, _meta={"example.com/x": {"id": None}}),
     {"structuredContent": {"n": "x"}},  # TypeScript clients take this and the next
@@ -1721,112 +1574,48 @@ async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> Non
     tools = [tool("result", outputSchema=strict), tool("write")]
     async with connected(mode, a=local(eras=eras, tools=tools)) as client:
         for result in RESULTS:
-            came = await raw_call(client, "a", "result", result)
-            assert came == {"content": []} | result
+            model = await use(client, "a", "result", result)
+            came = model.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            assert came.pop("resultType", "complete") == "complete"
+            came.setdefault("_meta", {}).pop(f"{RESERVED}serverInfo", None)
+            assert came == {"content": [], "_meta": {}} | result
         half = json.dumps(text_result("\ud83d.TAB", resultType="complete"))  # an emoji
-        line = f'{{"result": {half}, "id": ID, "jsonrpc": "2.0"}}'.replace("TAB", "\t")
-        assert text(await use(client, "a", "write", {"line": line})) == "\ufffd.\t"
+        odd = half.replace("TAB", "\t\xe9")
+        line = f'{{"result": {odd}, "id": ID, "jsonrpc": "2.0"}}'
+        told = text(await use(client, "a", "write", {"line": line}))
+        assert told == "\ufffd.\t\ufffd"
 
 
-@ERAS
-async def test_progress_comes_in_order_under_the_callers_token(eras: str) -> None:
-    ear = Ear()
+async def test_progress_comes_in_order_to_its_caller() -> None:
     told = [{"progress": number, "message": f"{number}"} for number in range(1, 101)]
     messages = [{"method": "notifications/progress", "params": each} for each in told]
 
-    async def call(token: str | int) -> None:
-        meta = {"progressToken": token}
-        await raw_call(client, "a", "say", {"messages": messages}, _meta=meta)
-        own = [each | meta for each in told]
-        assert [e["params"] for e in ear.heard if e["params"] in own] == own
+    async def call() -> None:
+        came = []
 
-    async with connected(callbacks=ear.callbacks, a=local(eras=eras)) as client:
-        await asyncio.gather(call("mine"), call(0))
+        async def on_progress(*progress: Any) -> None:
+            came.append({"progress": progress[0], "message": progress[2]})
+
+        given = {"messages": messages}
+        await use(client, "a", "say", given, progress_callback=on_progress)
+        assert came == told
+
+    async with connected(a=local()) as client:
+        await asyncio.gather(call(), call())
 
 
-@ERAS
-async def test_a_cancelled_call_is_cancelled_downstream(eras: str) -> None:
-    async with connected(a=local(eras=eras)) as client:
-        pid = await pid_of(client, "a")
+async def test_a_cancelled_call_is_cancelled_downstream(notes: Path) -> None:
+    def noted(what: str) -> set[str]:
+        return set(re.findall(f"{what}-(.*)", notes.read_text()))
+
+    async with connected(a=local(notes=notes)) as client:
         async with anyio.create_task_group() as calls:
-            for number in range(20):
-                calls.start_soon(use, client, "a", "wait", {"number": number})
-            seen: dict[str, Any] = {"started": []}
-            while len(seen["started"]) < 20:
-                seen = await answer_of(client, "a", "seen")
+            for _ in range(20):
+                calls.start_soon(use, client, "a", "wait")
+            await until(lambda: len(noted("waiting")) == 20)
             calls.cancel_scope.cancel()
-        while len(seen["cancelled"]) < 20:
-            seen = await answer_of(client, "a", "seen")
-        assert await pid_of(client, "a") == pid
-
-
-async def test_a_servers_question_reaches_the_client_and_the_answer_goes_back() -> None:
-    sampling = {"messages": [{"role": "user", "content": PARIS}], "maxTokens": 9}
-    sampling |= {"tools": [tool("t")], "metadata": {}}
-    asleep = {"code": -7, "message": "Asleep", "data": {"why": 1}}
-    questions: list[tuple[str, dict[str, Any], Any]] = [  # and the client's answers
-        ("elicitation/create", FORM, ACCEPTED),
-        ("elicitation/create", FORM, asleep),
-        ("elicitation/create", SIGN_IN, {"action": "decline"}),
-        ("sampling/createMessage", sampling, SAMPLED),
-        ("roots/list", {}, ROOTS),
-    ]
-    ear = Ear()
-    async with connected(callbacks=ear.callbacks, a=local()) as client:
-        for method, params, answer in questions:
-            ear.heard.clear()
-            asked = params and {**params, "_meta": {"answer": answer}}
-            given = {"method": method, "params": asked}
-            assert await answer_of(client, "a", "ask", given) == answer
-            assert ear.heard == [asked]
-
-
-async def test_a_server_is_offered_what_the_client_declared() -> None:
-    offers: dict[tuple[str, str], dict[str, Any]] = {
-        ("legacy", "nothing"): {},
-        ("legacy", "roots"): {"roots": {"listChanged": True}},
-        ("legacy", "sampling"): {"sampling": {"tools": {}}},
-        ("auto", ""): {},  # cannot be asked
-    }
-    for (mode, able), offered in offers.items():
-        async with connected(mode, callbacks=Ear(able).callbacks, a=local()) as client:
-            seen = await answer_of(client, "a", "seen")
-            assert seen[CAPABILITIES] == offered, (mode, able)
-            assert "code" in await answer_of(client, "a", "ask", ELICIT)
-
-
-@MODES
-async def test_a_question_as_the_result_of_a_call_is_an_error_of_it(mode: str) -> None:
-    asking = {"resultType": "input_required", "inputRequests": {"who": ELICIT}}
-    ear = Ear()
-    async with connected(mode, callbacks=ear.callbacks, a=local(eras=MODERN)) as client:
-        told = await error_of(client, "a", "result", asking)
-        assert re.search("asks|question|input", told) and "not valid" not in told
-    assert ear.heard == []
-
-
-async def test_a_change_of_roots_reaches_every_open_server(notes: Path) -> None:
-    noting = {"notifications_roots_list_changed": "self.note('roots changed')"}
-    its = local(notes=notes, on=noting)
-    async with connected(callbacks=Ear().callbacks, a=its, b=its, c=its) as client:
-        await open_box(client, ["a__*", "b__*"])
-        changed = types.RootsListChangedNotification()
-        await client.session.send_notification(changed)
-        await until(lambda: notes.read_text().count("roots changed") == 2)
-    assert len(noted_pids(notes)) == 2
-
-
-async def test_an_older_client_gets_logs_from_the_level_it_sets(log: Logs) -> None:
-    ear = Ear()
-    async with connected(callbacks=ear.callbacks, a=local()) as client:
-        await use(client, "a", "say", {"messages": LOGS})
-        assert ear.heard == LOGS
-        params = types.SetLevelRequestParams(level=LEVELS[3])
-        request = types.SetLevelRequest(params=params)
-        await client.session.send_request(request, types.EmptyResult)
-        await use(client, "a", "say", {"messages": LOGS})
-    assert ear.heard == LOGS + LOGS[3:]
-    assert log.text.count("DEBUG") >= len(ear.heard)  # our own log has them all
+        await until(lambda: noted("cancelled") == noted("waiting"))
+        assert [await pid_of(client, "a")] == noted_pids(notes)
 
 
 # === Transports =======================================================================
