@@ -922,7 +922,10 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons mus
     "folder": (local() | {"cwd": "/no-such"}, "its `cwd` is no folder: '/no-such'"),
     "done": (local(on={"start": "pass"}), "status 0.*`args`"),
     "kill": (local(on={"start": KILL}), f"status {KILLED}; one.* two"),
-    "early": (local(on={"initialize": NO_KEY, "server_discover": NO_PROBE}), "^no key$"),
+    "early": (
+        local(on={"initialize": NO_KEY, "server_discover": NO_PROBE}),
+        "^no key$",
+    ),
     "spoilt": (local(on={"tools_list": "answer(request, {'tools': 7})"}), "not valid"),
     "url": ({"url": "http://user:pass/word@h/"}, "not a valid URL"),
 }
