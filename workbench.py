@@ -513,10 +513,11 @@ class _ConfigReader:
         # Other files may use this key for something else.
         with suppress(AttributeError):
             for folder, project in data.get("projects", {}).items():
+                servers = project.get("mcpServers")
                 # `Path` knows which paths are equal on Windows.
                 if Path(folder) == here:
                     found = (f"projects.{folder}", project)
-                elif project.get("mcpServers"):
+                elif servers:
                     others.append(folder)
         if others:
             log.warning("projects: not served, for other folders: %s", others[:5])
