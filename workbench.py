@@ -177,7 +177,7 @@ class ServerConfig:
         """
         values = list(filter(None, self.env.values()))
         address = self.url.split("://", 1)[-1]
-        texts = [*filter(None, self.headers.values()), address.partition("?")[2]]
+        texts = [*self.headers.values(), address.partition("?")[2]]
         # A password may have any character, so everything before the last `@` counts as
         # the login, unless a `/` stands before that `@`, as in the path `/@owner`.
         for login in re.findall(r"(.*[^/])@", address):
@@ -395,7 +395,9 @@ class _ConfigReader:
             else:
                 value = self.read(at, given, kind, env)
             if name == "headers":
-                value = values.get(name, {}) | value
+                # A header that is null is not there.
+                value = {k: v for k, v in value.items() if v is not None}
+                value |= values.get(name, {})
             elif name == "excluded_tools":
                 # The exclusions of all spellings add up.
                 value += values.get(name, [])
