@@ -2667,7 +2667,8 @@ async def test_a_sign_in_that_fails_says_why_in_one_sentence(
     capsys: Capture,
     monkeypatch: Monkey,
 ) -> None:
-    monkeypatch.setattr(workbench, "LOGIN_TIMEOUT", 1)
+    if "stopped" in why:
+        monkeypatch.setattr(workbench, "LOGIN_TIMEOUT", 1)
     guarded.paths[path] = answer
     assert await workbench.log_in(guarded.at()["url"]) == 1
     why = f"(?m)^Not signed in to {guarded.at()['url']}: {why}.*\n\\Z"
@@ -2951,7 +2952,7 @@ def test_what_cannot_start_ends_in_one_sentence(ended: Ended) -> None:
         assert ended(package).returncode == 1
 
 
-FILES["its.json"] = configuration(s=local() | {"größe": 1})
+FILES["its.json"] = configuration(s=local() | {"größe": 1, "env": {"A": "a secret"}})
 REFUSED = {"command": "x", "cwd": []}
 FILES["bad.json"] = {"mcpServers": {"good": local(), "bad": REFUSED}}
 CALL = 'its.json --call box__s__result {"content":[{"type":"text","text":"Gr\\u00f6\\u00df"}]}'
@@ -2981,15 +2982,13 @@ def test_a_command_line_is_obeyed_or_refused(options: str, ended: Ended) -> None
 
 reader, UNREAD = os.pipe()
 os.close(reader)
-command("unread call", *CALL.split(), stdout=UNREAD)
-command("unread check", "its.json", "--check", stdout=UNREAD)
+command("unread", "its.json", "--check", stdout=UNREAD)
 
 
-@pytest.mark.parametrize("name", ["unread call", "unread check"])
-def test_what_reads_no_output_ends_it_quietly(name: str, ended: Ended) -> None:
+def test_what_reads_no_output_ends_it_quietly(ended: Ended) -> None:
     """As `head` does."""
-    told = ended(name).stderr
-    assert "Traceback" not in told and ended(name).returncode == 1
+    told = ended("unread").stderr
+    assert "Traceback" not in told and ended("unread").returncode == 1
     assert "ERROR" not in told or WINDOWS  # which names no broken pipe
 
 
@@ -3040,10 +3039,7 @@ def test_a_person_at_a_terminal_is_told_what_it_waits_for(
 def test_a_client_is_told_why_it_is_not_served(tmp_path: Path) -> None:
     """Then all ends with the client's stdin."""
     with Wire(tmp_path, bad=REFUSED) as wire:
-        probe = wire.begin("server/discover")
-        handshake = wire.begin("initialize", **HANDSHAKE)
-        assert wire.answer(probe)["error"]["code"] == -32601
-        error = wire.answer(handshake)["error"]
+        error = wire.answer(wire.begin("initialize", **HANDSHAKE))["error"]
         assert error["code"] == -32602 and error["message"].count("\n") == 1
         assert str(tmp_path) in error["message"] and "bad.cwd" in error["message"]
         assert error["message"] in (tmp_path / "stderr").read_text()
@@ -3082,20 +3078,20 @@ def test_pipes_that_may_not_block_and_nohup_lose_no_answer(tmp_path: Path) -> No
         assert wire.status() == 0
 
 
-FAULT = f"import sys; sys.path.insert(0, {str(ROOT)!r})"
-FAULT += """
-import asyncio, os, workbench
+FAULT = """
+import asyncio, os, sys
+sys.argv.pop(0)
+sys.path.append(os.path.dirname(sys.argv[0]))
+import workbench
 async def check(config):
     asyncio.get_running_loop().call_soon(lambda: 1 / 0)
     await asyncio.sleep(0)
-    raise LookupError("with " + os.environ["TOKEN"])
+    raise LookupError("with a secret")
 workbench.check = check
 workbench.main()
 """
-FILES["token.json"] = {"mcpServers": {"s": {"command": "x", "env": {"A": "${TOKEN}"}}}}
-SECRET = ENVIRONMENT | {"TOKEN": "a secret token"}
-FAULTY_START = [sys.executable, "-c", FAULT, "token.json", "--check"]
-COMMANDS["fault"] = {"args": [*FAULTY_START, "--verbose"], "env": SECRET}
+FAULTY_START = [sys.executable, "-c", FAULT]
+command("fault", "its.json", "--check", "--verbose", start=FAULTY_START)
 
 
 def test_verbose_logs_have_the_tracebacks_of_our_own_faults(ended: Ended) -> None:
@@ -3118,16 +3114,18 @@ async def test_check_starts_each_server_once_and_says_when_it_settles(
     clock = asyncio.get_running_loop()
     monkeypatch.setattr(clock, "time", lambda: time.monotonic() + later[0])
     gate = tmp_path / "gate"
-    die = "os.write(2, b'first words\\nlast words'); sys.exit(3)"
-    bad = local(notes=notes, on={"start": die})
-    good = local(tools=A_TOOLS) | {"toolFilters": ["*", "no_*"]}
-    none = local(tools=A_TOOLS) | {"toolFilters": ["no_*"]}
     wait = "os.write(2, b'visit x\\n')\n"
     wait += f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
-    slow = local(on={"start": wait + "self.start(0)"}, tools=[tool("one")])
-    endless = {"command": "x" * 500}
-    config = configuration(slow=slow, good=good, bad=bad, none=none, endless=endless)
-    checking = asyncio.ensure_future(workbench.check(workbench.parse_config(config)))
+    die = "os.write(2, b'first words\\nlast words'); sys.exit(3)"
+    servers = {
+        "slow": local(on={"start": wait + "self.start(0)"}, tools=[tool("one")]),
+        "good": local(tools=A_TOOLS) | {"toolFilters": ["*", "no_*"]},
+        "bad": local(notes=notes, on={"start": die}),
+        "none": local(tools=A_TOOLS) | {"toolFilters": ["no_*"]},
+        "endless": {"command": "x" * 500},
+    }
+    config = workbench.parse_config(configuration(**servers))
+    checking = asyncio.ensure_future(workbench.check(config))
     for seconds in (10, 20):  # since the start
         while len(reported(said)) < 4 or "visit x" not in log.text:
             await anyio.sleep(0.01)
@@ -3138,8 +3136,7 @@ async def test_check_starts_each_server_once_and_says_when_it_settles(
             said += capsys.readouterr().out
     gate.touch()
     assert await checking == 1
-    said += capsys.readouterr().out
-    told = reported(said)
+    told = reported(said + capsys.readouterr().out)
     assert re.match(r"ok +\d+\.\d s +1 tool  ", told["box/slow"])
     assert re.match(r"ok +\d+\.\d s +2 tools ", told["box/good"])
     assert re.search("WARNING .*box/good.*no_[*]", log.text)
@@ -3149,37 +3146,35 @@ async def test_check_starts_each_server_once_and_says_when_it_settles(
     failed = r"FAILED +\d+\.\d s .*status 3.*\n    first words\n    last words"
     assert re.fullmatch(failed, told["box/bad"]) and len(noted_pids(notes)) == 1
     assert len(told["box/endless"]) < 330
-    [names] = re.findall("(?m)^2 ok, 3 failed: (.*)$", said)
-    assert set(names.split(", ")) == {"box/bad", "box/none", "box/endless"}
 
 
-async def test_check_tells_what_a_context_holds(
-    capsys: Capture, log: Logs, monkeypatch: Monkey
-) -> None:
-    assert await workbench.check(workbench.parse_config({"mcpServers": {}})) == 1
-    assert "No server" in capsys.readouterr().out
-    tools = "[tool('x', **more), tool('filtered out')]"
-    code = "title = {'title': 't' * 9_999}\n"
-    code += "more = {'description': 'ä' * 5_000, 'annotations': title} | title\n"
-    code += f"answer(request, {{'tools': {tools}}})"
-    its = local(on={"tools_list": code}) | {"toolFilters": ["x"]}
-    its["description"] = "A box " * 1_000
+async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> None:
+    more: Any = {"title": "t" * 999, "annotations": {"title": "t" * 999}}
+    tools = [tool("x", description="ä" * 1_000, **more), tool("filtered out")]
+    its = local(tools=tools) | {"toolFilters": ["x"], "description": "A box " * 99}
     ourselves = {"command": sys.executable, "args": [workbench.__file__, "its.json"]}
     data = {"mcpServers": {"s": its, "ourselves": ourselves}}  # as a client's file
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    bad = {"mcpServers": {"bad": {"command": "/no"}}}
-    for no_color, shown in (("1", "FAILED"), ("", "\x1b[31mFAILED\x1b[0m")):
-        monkeypatch.setenv("NO_COLOR", no_color)
-        assert await workbench.check(workbench.parse_config(bad)) == 1
-        assert shown in capsys.readouterr().out
     assert await workbench.check(workbench.parse_config(data)) == 0
     server, summary, *rest = capsys.readouterr().out.replace(",", "").splitlines()
     assert server.startswith("s  ok     ")  # its toolbox has the same name
     assert summary == "1 ok"
     own, native, saved = map(int, re.findall("(-?[0-9]+) bytes", " ".join(rest)))
-    assert 6_600 < own < 7_800
-    assert native == pytest.approx(10_050, abs=50) and saved == native - own
+    assert 1_200 < own < 2_400
+    assert native == pytest.approx(2_050, abs=50) and saved == native - own
     assert re.search("WARNING .*ourselves", log.text)
+
+
+async def test_check_shows_a_failure_in_colour(
+    capsys: Capture, monkeypatch: Monkey
+) -> None:
+    assert await workbench.check(workbench.parse_config({"mcpServers": {}})) == 1
+    assert "No server" in capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    bad = workbench.parse_config({"mcpServers": {"bad": {"command": "/no"}}})
+    for no_color, shown in (("1", "FAILED"), ("", "\x1b[31mFAILED\x1b[0m")):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        assert await workbench.check(bad) == 1
+        assert f"bad  {shown} " in capsys.readouterr().out
 
 
 async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
@@ -3219,7 +3214,7 @@ SERVERS = {
 UNANSWERED = ["initialize", "call"] + ["silent"] * 8
 ENDINGS = {  # how it ends; what is called before, beside a server that ignores that
     "SIGINT and SIGTERM": UNANSWERED,
-    "end of stdin and SIGTERM": [*UNANSWERED, "handshake"],
+    "end of stdin and SIGTERM": UNANSWERED,
     "end of stdin": ["big"] * 3,  # and the client reads nothing
     "closed stdout": ["big"] * 3,
 }
@@ -3237,10 +3232,7 @@ def check_ending(folder: Path, endings: str, silent: Any) -> None:
         # It writes more to stderr than a pipe holds, and no client reads that.
         assert wire.use("stubborn") == "{}"
         for server in called:
-            if server == "handshake":
-                wire.begin("initialize", **HANDSHAKE)
-            else:
-                wire.begin_use(server, folder=str(folder))
+            wire.begin_use(server, folder=str(folder))
         told = wire.notes.read_text
         if "big" in called:
             wire.process.stdout.read(1)  # there is more than a pipe holds
@@ -3296,6 +3288,7 @@ def test_ctrl_c_ends_it_and_it_ends_its_servers(tmp_path: Path, notes: Path) -> 
 # === README ===========================================================================
 
 README = (ROOT / "README.md").read_text("utf-8")
+START = "/path/workbench.py /path/config.json"
 FENCES = re.findall(r"(?m)^```(\w+)\n((?:.*\n)*?)^```$", README)
 
 
@@ -3315,18 +3308,13 @@ def test_each_entry_of_the_readme_can_be_pasted_whole(
             if kind == "jsonc":
                 assert name == "project" and not log.messages
             else:
-                arguments = " ".join(box.servers[name].args)
-                assert "/path/workbench.py /path/config.json" in arguments
+                assert START in " ".join(box.servers[name].args)
         if kind == "json":
             assert json.loads(block)  # some clients allow no comments
     [(its_json, others)] = re.findall(r"(?s)add-json .*?'(.*)'\n(.*)", fenced("sh")[2])
-    assert json.loads(its_json)["args"] == [
-        "run",
-        "/path/workbench.py",
-        "/path/config.json",
-    ]
-    for command in others.splitlines():
-        assert command.endswith(" uv run /path/workbench.py /path/config.json")
+    assert " ".join(json.loads(its_json)["args"]) == f"run {START}"
+    for line in others.splitlines():
+        assert line.endswith(f" uv run {START}")
 
 
 def test_the_first_commands_of_the_readme_have_been_run() -> None:
@@ -3364,23 +3352,16 @@ async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -
             name, _, arguments = call.partition(" ")
             result = await client.call_tool(name, json.loads(arguments))
             pattern = re.escape(expected).replace(r"\.\.\.", ".*")
-            if re.fullmatch(IS_TIME, expected):
-                pattern = IS_TIME
+            pattern = re.sub(r"\d+", r"\\d+", pattern)  # the time is another
             assert re.fullmatch(pattern, text(result))
 
 
-def test_every_file_option_and_key_of_the_readme_exists(
-    monkeypatch: Monkey, capsys: Capture, log: Logs
-) -> None:
+def test_every_file_option_and_key_of_the_readme_exists(log: Logs) -> None:
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (ROOT / link).is_file(), link
-    monkeypatch.setattr(sys, "argv", ["workbench.py", "--help"])
-    with pytest.raises(SystemExit):
-        workbench.parse_arguments()
-    usage = capsys.readouterr().out
     sections = dict(re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", README))
     named = set(re.findall(r"--\w+", sections["Command line"]))
-    assert named | {"--help"} == set(re.findall(r"--\w+", usage))
+    assert named | {"--help"} == set(re.findall(r"--\w+", str(workbench.__doc__)))
     table, _, others = sections["Configuration"].partition("Other clients' keys")
     keys = re.findall(r"(?m)^\| (`.*?) \|", table) + [others.partition(". ")[0]]
     example = ROOT / "workbench-config.example.json"
