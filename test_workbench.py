@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Self, get_args
 
@@ -1887,7 +1888,14 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
         running = {}
         for name, more in COMMANDS.items():
             running[name] = pool.submit(run, **(given | more))
-        yield lambda name: running[name].result()
+
+        @cache
+        def wait(name: str) -> Any:
+            if running[name].cancel():  # it has not begun, and does so at once
+                return run(**(given | COMMANDS[name]))
+            return running[name].result()
+
+        yield wait
         pool.shutdown(cancel_futures=True)
 
 
