@@ -2137,7 +2137,6 @@ FAILED: dict[str, tuple[Any, str]] = {
     "403": (403, "No such record"),
     "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
     "301": (response(301, location="/sse"), "HTTP 301.* write http://.*/sse in `url`"),
-    "303": (response(303, location="/sse"), "HTTP 303.* write http://.*/sse in `url`"),
     "html": (response(200, "<html>"), "HTTP 200, no valid MCP.*<html>.*path"),
     "ended": (STREAM + b": no answer\n\n", "HTTP 200"),
     "large": (STREAM + b"id: 1\n\ndata: " + b"x" * LIMIT, "exceed"),
@@ -2709,8 +2708,8 @@ async def test_the_toolbox_has_exactly_the_tools_echo_and_time() -> None:
         for arguments, field in (({}, "text"), ({"text": 1}, "text"), ({"x": 1}, "x")):
             result = await client.call_tool("echo", arguments)
             assert result.is_error and field in text(result), arguments
-    assert [echo.name, echo.title] == ["echo", "Echo Tool"]
-    assert [time.name, time.title] == ["time", "Time Tool"]
+    titles = ["echo", "Echo Tool", "time", "Time Tool"]
+    assert [echo.name, echo.title, time.name, time.title] == titles
     assert echo.description == "A simple tool that returns the text it was given."
     assert "Returns the current server time" in str(time.description)
     assert echo.input_schema["required"] == ["text"]
@@ -2726,12 +2725,12 @@ def assert_is_now(shown: str, zone: datetime.tzinfo) -> None:
 
 @pytest.mark.skipif(not zoneinfo.available_timezones(), reason="pip install tzdata")
 async def test_time_knows_iana_zones_and_no_other(monkeypatch: Monkey) -> None:
-    no_zones = ["Mars/Phobos", "America", "../etc/passwd", ".", "", "UTC\0"]
+    no_zones = ["Mars/Phobos", "America", "../etc", "", "UTC\0", "x" * 5000]
     async with Client(workbench.create_toolbox_server()) as client:
         for zone in ("Europe/Berlin", "America/New_York", "Asia/Kathmandu", "UTC"):
             shown = text(await client.call_tool("time", {"timezone": zone}))
             assert_is_now(shown, zoneinfo.ZoneInfo(zone))
-        for zone in [*no_zones, "x" * 5000]:
+        for zone in no_zones:
             result = await client.call_tool("time", {"timezone": zone})
             assert result.is_error and repr(zone) in text(result)
         monkeypatch.setattr(zoneinfo, "ZoneInfo", None)  # UTC needs no zone data
