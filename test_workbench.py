@@ -226,16 +226,17 @@ import webbrowser
 import zlib
 import zoneinfo
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Self, get_args
 
 import anyio
 import httpx2
 import pytest
-from mcp import Client, MCPError, StdioServerParameters, types
-from mcp.client.stdio import stdio_client
+from mcp import Client, MCPError, types
 
 import workbench
 
@@ -444,7 +445,7 @@ def test_a_bad_configuration_is_reported_whole(case: str) -> None:
 
 # Files of ours and of clients; below each, of every server the fields that it changes,
 # and the places that are warned about.
-FILES = """
+CLIENT_FILES = """
 === Our own: workbench-config.json
 {"_comment": "${", "toolMode": "proxy", "mcpServers": {"x": {"command": "x"}},
  "toolboxes": {"_comment": 7, "box": {"description": "A box", "oops": 1, "_was": "${A",
@@ -532,7 +533,7 @@ http_headers = { Y = "y" }
 """
 
 
-@pytest.mark.parametrize("case", FILES.split("\n=== ")[1:])
+@pytest.mark.parametrize("case", CLIENT_FILES.split("\n=== ")[1:])
 def test_a_file_is_served_as_its_client_means_it(
     case: str, tmp_path: Path, monkeypatch: Monkey, log: Logs
 ) -> None:
@@ -1623,14 +1624,15 @@ async def test_a_cancelled_call_is_cancelled_downstream(notes: Path) -> None:
 
 # === Transports =======================================================================
 
+GET = local(on={"tools_call": "answer(request, json_result(dict(os.environ)))"})
+
 
 async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) -> None:
     for name in ("TOKEN", "ARG", "OFF", "NOTE", "TYPO", "FREE"):
         monkeypatch.setenv(f"WB_{name}", "x")
-    get = local(on={"tools_call": "answer(request, json_result(dict(os.environ)))"})
     servers = {
-        "named": get | {"env": {"WB_TOKEN": "${WB_TOKEN}", HOME: "/its"}},
-        "renamed": get | {"env": {"WB_OTHER": "${WB_TOKEN:-}"}, "_note": "${WB_NOTE}"},
+        "named": GET | {"env": {"WB_TOKEN": "${WB_TOKEN}", HOME: "/its"}},
+        "renamed": GET | {"env": {"WB_OTHER": "${WB_TOKEN:-}"}, "_note": "${WB_NOTE}"},
         "off": {"command": "${WB_OFF} ${env:WB_ARG:-} ${PATH}", "disabled": True},
         "misspelt": {"command": "x", "environment": {"X": "${WB_TYPO}"}},
     }
@@ -1642,39 +1644,74 @@ async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) 
             assert (variables[HOME] == "/its") == (server == "named")
 
 
+# Command lines whose end and output alone are looked at, as arguments of `Popen`, by
+# names; and the files in their folder. They run beside the tests, once one asks.
+COMMANDS: dict[str, dict[str, Any]] = {}
+FILES: dict[str, dict[str, Any]] = {}
+ENVIRONMENT = dict(os.environ)
+PYTHON = [sys.executable]
+Ended = Callable[[str], subprocess.CompletedProcess[str]]
+
+
+def command(name: str, *options: str, start: Any = PYTHON, **more: Any) -> None:
+    line = [*start, workbench.__file__, *options]
+    COMMANDS[name] = {"args": line, "env": ENVIRONMENT} | more
+
+
+@pytest.fixture(scope="session")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+    """How one of `COMMANDS` has ended. Its stdin stays open, without input."""
+    folder = tmp_path_factory.mktemp("commands")
+    for name, config in FILES.items():
+        (folder / name).write_text(json.dumps(config))
+    stdin, writer = os.pipe()
+    given: Any = {"stdin": stdin, "stdout": PIPE, "stderr": PIPE, "cwd": folder}
+    given |= {"encoding": "utf-8", "timeout": 120}
+    run: Any = subprocess.run
+    with open(stdin), open(writer, "w"), ThreadPoolExecutor(2) as pool:
+        running = {}
+        for name, more in COMMANDS.items():
+            running[name] = pool.submit(run, **(given | more))
+
+        @cache
+        def wait(name: str) -> Any:
+            if running[name].cancel():  # it has not begun, and does so at once
+                return run(**(given | COMMANDS[name]))
+            return running[name].result()
+
+        yield wait
+        pool.shutdown(cancel_futures=True)
+
+
 UV = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{PATH}")
-STARTS = [  # of a script, as the README has them, and their siblings
-    [sys.executable],
-    ["uv", "run"],
-    ["uv", "run", "--with", "mcp>=2.3,<3", "--script"],
-    ["uvx", "--with", "mcp>=2.3,<3", "python>=3.11"],
+# A folder of an environment that was not activated would be taken for one that was.
+FOLDERS = [str(Path(sys.executable).parent)]
+for folder in PATH.split(os.pathsep):
+    if not Path(folder, "../pyvenv.cfg").exists():
+        FOLDERS.append(folder)
+PLAIN = dict(os.environ, LC_ALL="C.UTF-8", PATH=os.pathsep.join(FOLDERS[1:]))
+for name in ("UV", "UV_RUN_RECURSION_DEPTH", "VIRTUAL_ENV"):
+    PLAIN.pop(name, None)
+ACTIVATED = PLAIN | {"VIRTUAL_ENV": sys.prefix, "PATH": os.pathsep.join(FOLDERS)}
+RUN, UVX = [str(Path(str(UV)).parent / name) for name in ("uv", "uvx")]
+STARTS = [  # of a script, as the README has them, and their siblings; the environment
+    ([RUN, "run"], PLAIN),
+    (PYTHON, ACTIVATED),
+    ([RUN, "run", "--with", "mcp>=2.3,<3", "--script"], ACTIVATED),
+    ([UVX, "--with", "mcp>=2.3,<3", "python>=3.11"], ACTIVATED),
 ]
+FILES["environment.json"] = configuration(a=GET | {"env": {"WB_PATH": "${PATH}"}})
+for start, env in STARTS if UV else []:
+    options = ["environment.json", "--call", "box__a__echo"]
+    command(" ".join(start), *options, start=start, env=env)
 
 
 @pytest.mark.skipif(not UV, reason="uv is not installed")
-def test_a_server_gets_the_environment_of_the_client(tmp_path: Path) -> None:
+def test_a_server_gets_the_environment_of_the_client(ended: Ended) -> None:
     """Also where a person has activated an environment, whose folder is in PATH."""
-    get = local(on={"tools_call": "answer(request, json_result(dict(os.environ)))"})
-    config = tmp_path / "config"
-    env = {"WB_PATH": "${PATH}"}
-    config.write_text(json.dumps(configuration(a=get | {"env": env})))
-    folders = PATH.split(os.pathsep)
-    # A folder of an environment that was not activated would be taken for one that was.
-    path = [each for each in folders if not Path(each, "../pyvenv.cfg").exists()]
-    plain = dict(os.environ, LC_ALL="C.UTF-8", PATH=os.pathsep.join(path))
-    for name in ("UV", "UV_RUN_RECURSION_DEPTH", "VIRTUAL_ENV"):
-        plain.pop(name, None)
-    activated = plain | {"VIRTUAL_ENV": sys.prefix}
-    activated["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{plain['PATH']}"
-    cells = [(STARTS[1], plain), *((start, activated) for start in STARTS)]
-    running = []
-    for start, given in cells:
-        line = [str(Path(str(UV)).parent / start[0]), *start[1:], workbench.__file__]
-        line += [str(config), "--call", "box__a__echo"]
-        running.append(subprocess.Popen(line, env=given, stdout=PIPE))
-    for process, (start, given) in zip(running, cells, strict=True):
-        seen = json.loads(process.communicate(timeout=120)[0] or "{}")
-        assert seen == given | {"WB_PATH": given["PATH"]}, start
+    for start, env in STARTS:
+        seen = json.loads(ended(" ".join(start)).stdout)
+        assert seen == env | {"WB_PATH": env["PATH"]}, start
 
 
 GARBAGE = r"""
@@ -1687,37 +1724,26 @@ self.echo(request, {})
 ENDLESS = "self.note('hangs')\nwhile True: os.write({}, b'without end\\n' * 1000)"
 NO_LINE_FEED = "for _ in range(170): os.write(2, b'\\r50 %' * 200_000)\n"
 NO_LINE_FEED += "self.echo(request, {})"
-FAULTY: dict[str, tuple[str, str, str]] = {  # a method, what is run; what a call tells
-    "exits": ("tools_list", "os.write(2, b'boom'); os._exit(3)", "status 3.*boom"),
-    "nonsense": ("initialize", "answer(request, {'capabilities': 7})", "not valid"),
-    "deaf": ("tools_call", "os.close(1); self.hang()", "closed its stdout"),
-    "garbage": ("tools_call", GARBAGE, "^{}$"),
-    "one line": ("tools_call", NO_LINE_FEED, "^{}$"),
-    "silent": ("start", "self.hang()", ""),
-    "unlisted": ("tools_list", "self.hang()", ""),
-    "stdout": ("start", ENDLESS.format(1), ""),
-    "stderr": ("start", ENDLESS.format(2), ""),
+FAULTY = {  # a method, and what is run instead
+    "garbage": ("tools_call", GARBAGE),
+    "one line": ("tools_call", NO_LINE_FEED),
+    "silent": ("start", "self.hang()"),
+    "stdout": ("start", ENDLESS.format(1)),
+    "stderr": ("start", ENDLESS.format(2)),
 }
 
 
 async def test_a_fault_costs_only_its_server(notes: Path) -> None:
     """And what it writes without end, only its own time."""
     servers: dict[str, Any] = {"good": local()}
-    for name, (method, code, _) in FAULTY.items():
-        its = {method: code, "server_discover": "refuse(request, -32601)"}
-        servers[name] = local(notes=notes, on=its)
+    for name, (method, code) in FAULTY.items():
+        servers[name] = local(notes=notes, on={method: code})
     async with connected(**servers) as client, anyio.create_task_group() as calls:
-        assert await answer_of(client, "good", "echo") == {}
-        for server, (_, _, told) in FAULTY.items():
-            if told:
-                result = await use(client, server, "echo")
-                assert re.search(told, text(result)), server
-            else:
-                calls.start_soon(use, client, server, "echo")
-        # Those without an answer, and the one that closed stdout.
-        await until(lambda: notes.read_text().count("hangs") >= 5)
-        for _ in range(10):
-            assert await answer_of(client, "good", "echo") == {}
+        for server in ("silent", "stdout", "stderr"):
+            calls.start_soon(use, client, server, "echo")
+        await until(lambda: notes.read_text().count("hangs") == 3)
+        for server in ("garbage", "one line", *["good"] * 10):
+            assert await answer_of(client, server, "echo") == {}
         calls.cancel_scope.cancel()
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
 
@@ -1735,16 +1761,6 @@ def response(status: int, body: Any = "", **headers: str) -> bytes:
     return f"{head}\r\n".encode() + data
 
 
-def error(status: int) -> Any:
-    """An answer with this HTTP status: a JSON-RPC error, under the request's own id."""
-
-    async def answer(request: dict[str, Any], _: Any = None) -> bytes:
-        told = {"code": -32000, "message": "No such record"}
-        return response(status, {"id": request.get("id"), "error": told})
-
-    return answer
-
-
 def event(data: Any, kind: str = "message") -> bytes:
     """A server-sent event of a message, or a text."""
     if not isinstance(data, str):
@@ -1755,10 +1771,10 @@ def event(data: Any, kind: str = "message") -> bytes:
 class Remote:
     """A server over HTTP, in this process, that answers as told.
 
-    `answers` maps tools, other methods, and paths, to a result, an HTTP response or a
-    coroutine function of the message and the stream that returns one of these. The path
-    `/sse` is of the older transport, with the session in its endpoint. Requests of the
-    other era or of another session are refused.
+    `answers` maps tools, other methods, and paths, to a result, an HTTP response, the
+    status of a JSON-RPC error, or a coroutine function of the message and the stream
+    that returns one of these. The path `/sse` is of the older transport, with the
+    session in its endpoint. Requests of the other era or session are refused.
     """
 
     def __init__(self) -> None:
@@ -1795,7 +1811,7 @@ class Remote:
         await anyio.sleep_forever()
 
     def refusal(self, path: str, message: dict[str, Any]) -> Any:
-        """The response to a request of another era or session; else nothing."""
+        """The answer to a request of another era or session; else nothing."""
         is_newer = self.headers.get("mcp-protocol-version") == MODERN
         if is_newer != self.is_newer:
             versions = {"supported": [MODERN], "requested": OLDER}
@@ -1806,7 +1822,7 @@ class Remote:
             return self.forgotten
         if session != self.session and message.get("method") != "initialize":
             return response(400, "Missing session ID")
-        return b""
+        return None
 
     async def respond(self, head: str, body: bytes, stream: Any) -> bytes:
         method, path, _ = re.split(r"[? ]", head, maxsplit=2)
@@ -1815,17 +1831,18 @@ class Remote:
         message = json.loads(body or "{}")
         name = (message.get("params") or {}).get("name") or message.get("method")
         name = name or message.get("id", method)
-        refusal = self.refusal(path, message)
-        if refusal and path not in self.answers:
-            if callable(refusal):
-                refusal = await refusal(message)
-            return bytes(refusal)
-        self.calls.append(name)
-        answer = self.answers.get(path, self.answers.get(name, response(202)))
+        answer = self.refusal(path, message)
+        if path in self.answers or not answer:
+            self.calls.append(name)
+            name = path if path in self.answers else name
+            answer = self.answers.get(name, response(202))
         if callable(answer):
             answer = await answer(message, stream)
         if isinstance(answer, bytes):
             return answer
+        if isinstance(answer, int):
+            error = {"code": -32000, "message": "No such record"}
+            return response(answer, {"id": message.get("id"), "error": error})
         if self.is_newer:
             answer = {"resultType": "complete", **Downstream.hints, **answer}
         reply = {"id": message["id"], "result": answer}
@@ -1851,11 +1868,18 @@ class Remote:
 
     async def listen(self) -> None:
         self.listener = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        self.port = self.listener.sockets[0].getsockname()[1]
 
     def at(self, path: str = "/mcp", **more: Any) -> dict[str, Any]:
-        port = self.listener.sockets[0].getsockname()[1]
         kind = "sse" if path == "/sse" else "http"
-        return {"url": f"http://127.0.0.1:{port}{path}", "type": kind} | more
+        return {"url": f"http://127.0.0.1:{self.port}{path}", "type": kind} | more
+
+
+@pytest.fixture(autouse=True)
+def certificates(tmp_path: Path, monkeypatch: Monkey) -> None:
+    """None, because those of the system take longer to read than a test takes."""
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
 
 
 @pytest.fixture
@@ -1866,13 +1890,15 @@ async def remote() -> AsyncIterator[Remote]:
     remote.listener.close()
 
 
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+
+
 async def test_headers_go_with_each_request_to_their_host(remote: Remote) -> None:
-    other = Remote()
-    await other.listen()
     headers = {"Authorization": "Bearer ${WB_NONE:-sesame-open}"}
+    elsewhere = f"http://localhost:{remote.port}/mcp"
     remote.answers["/moved"] = response(307, location="/mcp")
-    remote.answers["/left"] = response(307, location=other.at()["url"])
-    remote.answers["/foreign"] = STREAM + event(other.at()["url"], "endpoint")
+    remote.answers["/left"] = response(307, location=elsewhere)
+    remote.answers["/foreign"] = STREAM + event(elsewhere, "endpoint")
     servers = {}
     for path in ("mcp", "sse", "moved", "left", "foreign"):
         servers[path] = remote.at(f"/{path}", headers=headers)
@@ -1881,30 +1907,24 @@ async def test_headers_go_with_each_request_to_their_host(remote: Remote) -> Non
         for name in ("mcp", "sse", "moved"):
             assert text(await use(client, name, "ok")) == "ok"
         failed = (await open_box(client))["servers_failed"]
-        assert failed["left"] and failed.keys() == {"left", "foreign"}
-    assert remote.secrets == {"bearer sesame-open"} and not other.calls
-    other.listener.close()
+        assert "elsewhere: http" in failed["left"]
+        assert failed.keys() == {"left", "foreign"}
+    assert remote.secrets == {"bearer sesame-open"}
 
 
-STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
-TOO_LONG = workbench.LINE_LIMIT + 1
-BOMB = zlib.compress(b" " * (130 << 20), 1)
+LIMIT = 1 << 20  # of a message; in the program, it is larger
+BOMB = zlib.compress(b" " * (4 * LIMIT), 1)
 # How a request fails; what its call is told, as a pattern. A server that answers so
 # at its path does not connect.
 FAILED: dict[str, tuple[Any, str]] = {
     "401": (response(401, "Who?"), "HTTP 401.* `headers`"),
-    "403": (error(403), "No such record"),
+    "403": (403, "No such record"),
     "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
-    "elsewhere": (response(307, location="http://a.invalid/"), "elsewhere: http://a"),
     "301": (response(301, location="/sse"), "HTTP 301.* write http://.*/sse in `url`"),
-    "303": (response(303, location="/sse"), "HTTP 303.* write http://.*/sse in `url`"),
-    "loop": (response(308, location="/loop"), "redirect"),
     "html": (response(200, "<html>"), "HTTP 200, no valid MCP.*<html>.*path"),
     "ended": (STREAM + b": no answer\n\n", "HTTP 200"),
-    "large": (STREAM + b"id: 1\n\ndata: " + b"x" * TOO_LONG, "exceed"),
-    "spoilt": (response(200, {"id": 1}), ""),
+    "large": (STREAM + b"id: 1\n\ndata: " + b"x" * LIMIT, "exceed"),
     "bomb": (response(200, BOMB, content_encoding="deflate"), "HTTP 200, longer"),
-    "cut": (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{", ""),
     "closed": (b"", ""),
 }
 
@@ -1912,6 +1932,7 @@ FAILED: dict[str, tuple[Any, str]] = {
 async def test_a_remote_failure_says_why(remote: Remote, monkeypatch: Monkey) -> None:
     """The line has the URL and no secret; other servers and calls are not disturbed."""
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", PATIENCE)
+    monkeypatch.setattr(workbench, "LINE_LIMIT", LIMIT)
     remote.answers["GET"] = response(404)  # so it has no such stream
     servers: dict[str, Any] = {"works": remote.at()}
     headers = {"Authorization": "open-sesame"}
@@ -1923,24 +1944,21 @@ async def test_a_remote_failure_says_why(remote: Remote, monkeypatch: Monkey) ->
     servers["gone"] = servers["401"] | {"url": "http://127.0.0.1:1/mcp"}
     servers["pasted"] = remote.at(headers={"Authorization": "open-sesame\u200b"})
     async with connected(**servers) as client:
-        calls = [asyncio.ensure_future(use(client, "works", "wait")) for _ in range(3)]
-        await until(lambda: remote.calls.count("wait") == 3)
+        calling = asyncio.ensure_future(use(client, "works", "wait"))
+        await until(lambda: "wait" in remote.calls)
         failed = (await open_box(client))["servers_failed"]
         assert ["works", *failed] == list(servers) and "header" in failed["pasted"]
         for fault in FAILED:
             failed[f"works {fault}"] = await error_of(client, "works", fault)
-            assert remote.calls.count(fault) == 1 or fault == "loop", fault
-        assert text(await use(client, "works", "ok")) == "ok"
+            assert remote.calls.count(fault) == 1, fault
         remote.released.set()
-        for call in await asyncio.gather(*calls):
-            assert text(call) == "released"
+        assert text(await calling) == "released"
     for name, told in failed.items():
         *_, fault = name.split()
         assert re.search(FAILED.get(fault, (b"", ""))[1], told), name
         assert told.isprintable() and "sesame" not in told, name
-        url = servers.get(name, servers["works"])["url"].partition("?")[0]
         # A JSON-RPC error is the server's own, and speaks for itself.
-        assert url in told or fault in ("403", "spoilt"), name
+        assert "http://127.0.0.1:" in told or fault == "403", name
 
 
 async def test_streams_are_heard_while_they_are_open(remote: Remote, log: Logs) -> None:
@@ -1973,25 +1991,25 @@ async def test_streams_are_heard_while_they_are_open(remote: Remote, log: Logs) 
 async def test_many_cancelled_calls_leave_no_connection_open(remote: Remote) -> None:
     async with connected(mcp=remote.at(), sse=remote.at("/sse")) as client:
         await open_box(client)
-        files = open_files()
+        files = open_files() + 20  # other tests' commands may run beside
         async with anyio.create_task_group() as calls:
-            for name in ["mcp"] * 150 + ["sse"] * 10:
+            for name in ["mcp"] * 50 + ["sse"] * 10:
                 calls.start_soon(use, client, name, "wait")
-            await until(lambda: remote.calls.count("wait") == 160, 20)
+            await until(lambda: remote.calls.count("wait") == 60, 20)
             assert text(await use(client, "mcp", "ok")) == "ok"
             calls.cancel_scope.cancel()
         await until(lambda: open_files() <= files, 20)
-        assert text(await use(client, "mcp", "ok")) == "ok"
-    assert remote.calls.count("notifications/cancelled") == 160
+        for server in ("mcp", "sse"):
+            assert text(await use(client, server, "ok")) == "ok"
+    assert remote.calls.count("notifications/cancelled") == 60
 
 
-async def test_a_post_fails_where_the_sse_stream_ends(remote: Remote) -> None:
+async def test_calls_fail_where_the_sse_stream_ends(remote: Remote) -> None:
     async with connected(a=remote.at("/sse")) as client:
-        async with anyio.create_task_group() as calls:
-            calls.start_soon(error_of, client, "a", "wait")
-            await until(lambda: "wait" in remote.calls)
-            remote.stream.close()
-        assert text(await use(client, "a", "ok")) == "ok"
+        calling = asyncio.ensure_future(error_of(client, "a", "wait"))
+        await until(lambda: "wait" in remote.calls)
+        remote.stream.close()
+        assert await calling and text(await use(client, "a", "ok")) == "ok"
 
 
 async def test_a_forgotten_session_is_replaced(remote: Remote) -> None:
@@ -2020,9 +2038,8 @@ async def test_a_call_that_nothing_answered_is_sent_once_more(remote: Remote) ->
     statuses = {404: 2, 410: 2, 400: 2, 401: 1, 403: 1, 409: 1, 500: 1, 200: 1}
     for status in statuses:
         remote.answers[f"bare {status}"] = response(status, BARE)
-        remote.answers[f"own {status}"] = error(status)
-    remote.answers["/moved"] = response(307, location="/mcp")
-    async with connected(a=remote.at(), b=remote.at("/moved")) as client:
+        remote.answers[f"own {status}"] = status
+    async with connected(a=remote.at()) as client:
         for status in set(statuses) - {401}:
             for _ in range(2):
                 assert "No such record" in await error_of(client, "a", f"own {status}")
@@ -2031,60 +2048,55 @@ async def test_a_call_that_nothing_answered_is_sent_once_more(remote: Remote) ->
         for status, times in statuses.items():
             assert f"HTTP {status}" in await error_of(client, "a", f"bare {status}")
             assert remote.calls.count(f"bare {status}") == times
-        await error_of(client, "b", "bare 404")
-        assert remote.calls.count("bare 404") == 6  # two of them to /moved
         remote.session = ""
-        assert text(await use(client, "a", "ok")) == "ok"
         await error_of(client, "a", "bare 404")
-    assert remote.calls.count("bare 404") == 7
+    assert remote.calls.count("bare 404") == 3
 
 
-async def test_a_remote_server_without_tools_keeps_its_session(remote: Remote) -> None:
+BARE = {"id": None, "error": {"code": -32000, "message": "No valid session ID"}}
+SILENT = response(404, "Session not found")
+# Whether it speaks 2026-07-28, and its session.
+OLD, NEW, STATEFUL, LATER = (False, ""), (True, ""), (False, "1"), (False, "2")
+# What a server was and is, its path, and how it refuses the former session.
+BECOMES: list[Any] = [(OLD, STATEFUL, "/mcp", SILENT), (OLD, NEW, "/mcp", SILENT)]
+BECOMES += [(STATEFUL, NEW, "/mcp", SILENT), (STATEFUL, LATER, "/sse", SILENT)]
+for refusal in (200, 400, response(403), response(500)):
+    BECOMES.append((STATEFUL, LATER, "/mcp", refusal))
+
+
+@pytest.mark.parametrize("case", BECOMES)
+async def test_a_server_that_became_another_fails_two_requests_at_most(
+    case: Any, remote: Remote, monkeypatch: Monkey
+) -> None:
+    """Calls, or listings, with which it becomes again what it was."""
+    former, later, path, remote.forgotten = case
+    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0.01)
+    remote.is_newer, remote.session = former
+    async with connected(a=remote.at(path)) as client:
+        assert text(await use(client, "a", "ok")) == "ok"
+        remote.is_newer, remote.session = later
+        for _ in range(2):
+            await use(client, "a", "ok")
+        assert text(await use(client, "a", "ok")) == "ok"
+        remote.is_newer, remote.session = former
+        for _ in range(2):
+            await open_box(client)
+        assert text(await use(client, "a", "ok")) == "ok"
+
+
+async def test_a_remote_server_without_tools_keeps_its_session(
+    remote: Remote, monkeypatch: Monkey
+) -> None:
     async def refuse_listing(message: dict[str, Any], _: Any) -> bytes:
-        told = {"code": -32601, "message": "Method not found"}
-        return response(200, {"id": message["id"], "error": told})
+        error = {"code": -32601, "message": "Method not found"}
+        return response(200, {"id": message["id"], "error": error})
 
+    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0.01)
     remote.answers["tools/list"] = refuse_listing
     async with connected(a=remote.at()) as client:
         for _ in range(3):
             assert (await open_box(client))["tools"] == []
-    assert remote.calls.count("tools/list") > 2
-    assert remote.calls.count("initialize") == 1
-
-
-# Whether it speaks 2026-07-28, and its session.
-OLD, NEW, STATEFUL, LATER = (False, ""), (True, ""), (False, "1"), (False, "2")
-SILENT = response(404, "Session not found")
-BARE = {"id": None, "error": {"code": -32000, "message": "No valid session ID"}}
-# What it was and is, its path, how it refuses the former session, and how many calls
-# may fail.
-BECOMES = [(OLD, STATEFUL, "/mcp", SILENT, 2), (OLD, NEW, "/mcp", SILENT, 2)]
-BECOMES += [(NEW, OLD, "/mcp", SILENT, 2), (STATEFUL, NEW, "/mcp", SILENT, 2)]
-BECOMES += [(STATEFUL, OLD, "/mcp", SILENT, 0), (STATEFUL, LATER, "/sse", SILENT, 2)]
-for status in (400, 404, 410):
-    BECOMES.append((STATEFUL, LATER, "/mcp", response(status, BARE), 0))
-for refusal in (error(200), error(400), response(403), response(500)):
-    BECOMES.append((STATEFUL, LATER, "/mcp", refusal, 2))
-
-
-@pytest.mark.parametrize("case", BECOMES)
-@pytest.mark.parametrize("opens", [False, True])
-async def test_a_server_that_became_another_fails_two_requests_at_most(
-    case: tuple[Any, Any, str, Any, int],
-    opens: bool,
-    remote: Remote,
-    monkeypatch: Monkey,
-) -> None:
-    former, later, path, refusal, failures = case
-    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0.01)
-    remote.is_newer, remote.session = former
-    remote.forgotten = refusal
-    async with connected(a=remote.at(path)) as client:
-        assert text(await use(client, "a", "ok")) == "ok"
-        remote.is_newer, remote.session = later
-        for _ in range(failures):
-            await (open_box(client) if opens else use(client, "a", "ok"))
-        assert text(await use(client, "a", "ok")) == "ok"
+    assert remote.calls.count("tools/list") > 2 > remote.calls.count("initialize")
 
 
 async def test_a_stream_that_ends_is_asked_for_less_often(
@@ -2114,7 +2126,7 @@ async def test_a_stream_waits_for_its_session(remote: Remote) -> None:
 
     async def flood(_: Any, stream: Any) -> None:
         stream.write(STREAM)
-        for _ in range(64):
+        for _ in range(32):
             stream.write(event({"method": "x", "params": {"_": "x" * (1 << 20)}}))
             await stream.drain()
             sent.append(1)
@@ -2122,12 +2134,11 @@ async def test_a_stream_waits_for_its_session(remote: Remote) -> None:
     remote.answers["/sse"] = flood
     config = workbench.ServerConfig(url=remote.at("/sse")["url"], transport="sse")
     shared = workbench.Shared(str, print, {})
-    transport = workbench.RemoteServer(config, shared, print, print)
-    async with transport as streams:
-        with anyio.move_on_after(1):
-            await until(lambda: len(sent) == 64)
-        assert len(sent) < 32
-        for _ in range(64):
+    async with workbench.RemoteServer(config, shared, print, print) as streams:
+        with anyio.move_on_after(0.5):
+            await until(lambda: len(sent) == 32)
+        assert len(sent) < 24
+        for _ in range(32):
             await streams.receive()
 
 
@@ -2155,17 +2166,15 @@ async def test_an_answer_is_asked_for_again_after_its_stream(remote: Remote) -> 
 # told. The server is a proxy as well.
 DEAD, SOCKS = "http://127.0.0.1:1", "socks5://127.0.0.1:1"
 PROXIES = [
-    ({"HTTP_PROXY": DEAD}, "http://a.invalid", "connect"),
     ({"HTTP_PROXY": DEAD}, "http://HERE", "^ok$"),
     ({"all_proxy": "HERE"}, "http://a.invalid", "^ok$"),
     ({"HTTP_PROXY": "http://HERE", "ALL_PROXY": SOCKS}, "http://a.invalid", "^ok$"),
     ({"HTTPS_PROXY": "socks://x", "HTTP_PROXY": "HERE"}, "http://a.invalid", "^ok$"),
-    ({"ALL_PROXY": SOCKS}, "http://a.invalid", "a.invalid.*proxy.*socksio"),
     ({"ALL_PROXY": "socks://me:sesame@x:1"}, "http://a.invalid", "a.invalid.*proxy"),
     ({"HTTP_PROXY": "http://x:port"}, "http://a.invalid", "a.invalid.*proxy"),
     ({"SSL_CERT_FILE": "/none"}, "https://a.invalid", "a.invalid.*SSL_CERT_FILE"),
 ]
-for exempt in ("*", "a.invalid", "x,.invalid", "a.invalid:81"):
+for exempt in ("*", "x,.invalid"):
     exempted = {"ALL_PROXY": SOCKS, "NO_PROXY": exempt}
     PROXIES.append((exempted, "http://a.invalid:81", "^(?!.*proxy).*a.invalid"))
 
@@ -2175,7 +2184,7 @@ async def test_the_environments_proxy_is_used_where_it_is_needed(
     case: tuple[dict[str, str], str, str], remote: Remote, monkeypatch: Monkey
 ) -> None:
     variables, url, told = case
-    here = remote.at("")["url"].removeprefix("http://")
+    here = f"127.0.0.1:{remote.port}"
     for name, value in variables.items():
         monkeypatch.setenv(name, value.replace("HERE", here))
     async with connected(a={"url": url.replace("HERE", here) + "/mcp"}) as client:
@@ -2186,7 +2195,7 @@ async def test_the_environments_proxy_is_used_where_it_is_needed(
 async def test_names_that_hang_keep_no_other_server_waiting(
     remote: Remote, monkeypatch: Monkey
 ) -> None:
-    look_up = socket.getaddrinfo
+    look_up: Any = socket.getaddrinfo
     is_over = threading.Event()
     hanging = []
 
@@ -2198,14 +2207,12 @@ async def test_names_that_hang_keep_no_other_server_waiting(
         return look_up(host, *more, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    # One more than the threads that asyncio would make.
-    count = min(32, (os.cpu_count() or 1) + 4) + 1
-    servers = {f"s{i}": {"url": f"http://s{i}.invalid/mcp"} for i in range(count)}
-    here = remote.at()["url"].replace("127.0.0.1", "localhost")
-    opening = anyio.create_task_group()
-    async with connected(**servers, a={"url": here}) as client, opening:
+    servers = {"a": remote.at() | {"url": f"http://localhost:{remote.port}/mcp"}}
+    for number in range(33):  # at least one more than the threads that asyncio makes
+        servers[f"s{number}"] = {"url": f"http://s{number}.invalid/mcp"}
+    async with connected(**servers) as client, anyio.create_task_group() as opening:
         opening.start_soon(open_box, client)
-        await until(lambda: len(hanging) >= count)
+        await until(lambda: len(hanging) >= 33)
         assert text(await use(client, "a", "ok")) == "ok"
         is_over.set()
 
@@ -2224,9 +2231,6 @@ async def test_servers_of_npm_and_pypi_do_their_work(tmp_path: Path) -> None:
 
 
 # === Sign-in ==========================================================================
-
-
-ENDPOINTS = {"registration": "register", "authorization": "authorize", "token": "token"}
 
 
 class Guarded(Remote):
@@ -2254,24 +2258,19 @@ class Guarded(Remote):
 
     async def respond(self, head: str, body: bytes, stream: Any) -> bytes:
         url = httpx2.URL(head.split()[1])
-        headers = dict(re.findall(r"(?m)^([\w-]+): (.*)\r$", head.lower()))
         if url.path == "/mcp":
-            if headers.get("authorization", "")[7:] in self.accepted:
+            token = re.search("(?i)authorization: bearer (.*)\r", head)
+            if token and token[1] in self.accepted:
                 return await super().respond(head, body, stream)
             # Its body never ends, and has all tokens.
             stream.write(STREAM.replace(b"200", b"401") + str(self.issued).encode())
             await anyio.sleep_forever()
-        origin = self.at("")["url"]
         given = dict(url.params) | dict(urllib.parse.parse_qsl(body.decode()))
         other = self.paths.get(url.path, {})
         if isinstance(other, bytes):
             return other
         if "/.well-known/" in url.path:
-            about: dict[str, Any] = {"issuer": origin, "resource": f"{origin}/mcp"}
-            about["authorization_servers"] = [origin]
-            for key, path in ENDPOINTS.items():
-                about[f"{key}_endpoint"] = f"{origin}/{path}"
-            return response(200, json.dumps(about))
+            return response(200, json.dumps(self.metadata()))
         if url.path == "/register":
             return response(201, json.dumps(json.loads(body) | {"client_id": "us"}))
         if url.path == "/authorize":
@@ -2280,6 +2279,13 @@ class Guarded(Remote):
             to = f"{given['redirect_uri']}?{urllib.parse.urlencode(back)}"
             return response(302, location=to)
         return await self.give_tokens(given)
+
+    def metadata(self) -> dict[str, Any]:
+        origin = self.at("")["url"]
+        about = {"resource": f"{origin}/mcp", "authorization_servers": [origin]}
+        about |= {"issuer": origin, "token_endpoint": f"{origin}/token"}
+        about["registration_endpoint"] = f"{origin}/register"
+        return about | {"authorization_endpoint": f"{origin}/authorize"}
 
     async def give_tokens(self, given: dict[str, str]) -> bytes:
         assert given["client_id"] == "us" and given["resource"].endswith("/mcp")
@@ -2321,16 +2327,16 @@ async def guarded(tmp_path: Path, monkeypatch: Monkey) -> AsyncIterator[Guarded]
 
 
 async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
-    guarded: Guarded, tmp_path: Path, capsys: Capture, log: Logs
+    guarded: Guarded, tmp_path: Path, capsys: Capture, log: Logs, monkeypatch: Monkey
 ) -> None:
     """And a new sign-in needs no restart; no token is logged or told."""
+    monkeypatch.setattr(workbench, "__file__", str(tmp_path / "a b/workbench.py"))
     entry = guarded.at("/mcp?key=sesame-sesame")
     url = guarded.at()["url"]
-    command = f"{sys.executable} {workbench.__file__} --login {url}"
-    wanted = f"HTTP 401: set `headers`, or sign in with: {command}"
+    wanted = "HTTP 401: set `headers`, or sign in with: "
     async with connected(a=entry) as client:
         for _ in range(2):
-            assert (await error_of(client, "a", "echo")).endswith(wanted)
+            _, _, command = (await error_of(client, "a", "echo")).partition(wanted)
             assert await workbench.log_in(url) == 0
             assert capsys.readouterr().out.endswith(f"Signed in to {url}\n")
             slow = asyncio.ensure_future(use(client, "a", "wait"))
@@ -2347,72 +2353,58 @@ async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
                 assert text(await use(restarted, "a", "echo")) == "ok"
             guarded.accepted.clear()
             guarded.issued.append("revoked")
-            assert (await error_of(client, "a", "echo")).endswith(wanted)
+            assert (await error_of(client, "a", "echo")).endswith(wanted + command)
             guarded.calls.clear()
+    assert len(guarded.refreshes) == 8
     config = workbench.parse_config(configuration(a=entry))
     assert await workbench.check(config) == 1
-    assert f"{wanted}\n" in capsys.readouterr().out
-    assert len(guarded.refreshes) == 8
+    assert f"{wanted}{command}\n" in capsys.readouterr().out
     files = list((tmp_path / ".mcp-workbench").glob("*.json"))
     assert len(files) == 1 and not [t for t in guarded.issued if t in log.text]
     if not WINDOWS:
+        # The command can be pasted into a shell. A query may be secret.
+        words = [sys.executable, workbench.__file__, "--login", url]
+        assert shlex.split(command) == words
         assert files[0].stat().st_mode & 0o777 == 0o600
         assert files[0].parent.stat().st_mode & 0o777 == 0o700
 
 
-async def test_a_new_token_that_is_refused_as_well_is_told(guarded: Guarded) -> None:
-    assert await workbench.log_in(guarded.at()["url"]) == 0
-    refused = {"access_token": "refused-at-once", "token_type": "bearer"}
-    guarded.paths["/token"] = response(200, json.dumps(refused))
-    guarded.accepted.clear()
-    async with connected(a=guarded.at()) as client:
-        assert "--login" in await error_of(client, "a", "echo")
-
-
-@POSIX
-def test_the_told_command_can_be_pasted(monkeypatch: Monkey) -> None:
-    """A query may be secret, so it is left out."""
-    monkeypatch.setattr(workbench, "__file__", "/a folder/workbench.py")
-    told = workbench.SignIn("https://x.org/mcp?key=secret", pytest.fail).hint
-    rest = ["/a folder/workbench.py", "--login", "https://x.org/mcp"]
-    assert shlex.split(told.partition(": ")[2]) == [sys.executable, *rest]
-
-
-async def test_of_four_workbenches_one_refreshes(
+async def test_of_three_workbenches_one_refreshes(
     guarded: Guarded, tmp_path: Path
 ) -> None:
-    await workbench.log_in(guarded.at()["url"])
-
-    def use_once(name: str) -> str:
-        (tmp_path / name).mkdir()
-        with Wire(tmp_path / name, guarded=guarded.at()).initialize() as wire:
-            waiting.append(name)
-            expired.wait(PATIENCE)
-            return wire.use("guarded")
-
-    waiting: list[str] = []
-    expired = threading.Event()
-    uses = [asyncio.ensure_future(asyncio.to_thread(use_once, n)) for n in "abcd"]
-    await until(lambda: len(waiting) == 4, PATIENCE)
-    guarded.accepted.clear()
-    expired.set()
-    assert await asyncio.gather(*uses) == ["ok"] * 4
-    assert len(guarded.refreshes) == 1
+    """One of them in a process of its own."""
+    entry = guarded.at()
+    await workbench.log_in(entry["url"])
+    with Wire(tmp_path, a=entry) as wire:
+        await asyncio.to_thread(wire.initialize)
+        async with connected(a=entry) as client, connected(a=entry) as other:
+            for is_refreshing in (False, True):
+                told, *results = await asyncio.gather(
+                    asyncio.to_thread(wire.use, "a"),
+                    use(client, "a", "echo"),
+                    use(other, "a", "echo"),
+                )
+                assert [told, *map(text, results)] == ["ok"] * 3
+                assert len(guarded.refreshes) == is_refreshing
+                guarded.accepted.clear()
 
 
 async def test_no_fault_and_no_cancelled_call_loses_the_tokens(
-    guarded: Guarded,
+    guarded: Guarded, monkeypatch: Monkey
 ) -> None:
+    monkeypatch.setattr(workbench, "LINE_LIMIT", LIMIT)
     await workbench.log_in(guarded.at()["url"])
+    useless = '{"access_token": "refused as well", "token_type": "bearer"}'
+    large = response(200, " " * LIMIT + useless)
+    limited = response(429, '{"error": "x"}')
     async with connected(a=guarded.at()) as client:
-        given = json.dumps({"access_token": "x", "token_type": "bearer"})
-        large = response(200, " " * TOO_LONG + given)
-        limited = response(429, '{"error": "x"}')
         for answer in (response(500), limited, b"", STREAM, large):
             guarded.accepted.clear()
             guarded.paths["/token"] = answer
             told = await error_of(client, "a", "echo")
             assert re.search("no new tokens .*/token, try again later", told)
+        guarded.paths["/token"] = response(200, useless)
+        assert "--login" in await error_of(client, "a", "echo")
         del guarded.paths["/token"]
         assert text(await use(client, "a", "echo")) == "ok"
         guarded.accepted.clear()
@@ -2423,31 +2415,14 @@ async def test_no_fault_and_no_cancelled_call_loses_the_tokens(
         await client.list_tools()  # the cancellation came before
         guarded.gate.set()
         assert text(await use(client, "a", "echo")) == "ok"
-        assert len(guarded.refreshes) == 2
         guarded.accepted.clear()  # so the end of the session is refused
     assert len(guarded.refreshes) == 2
 
-    async def end(*_: Any) -> bytes:
-        await guarded.released.wait()
-        guarded.accepted.clear()
-        guarded.gate = asyncio.Event()
-        return STREAM + b"retry: 10\n\n"
 
-    guarded.answers["GET"] = end
-    async with connected(a=guarded.at()) as client:
-        assert text(await use(client, "a", "echo")) == "ok"
-        refreshes = len(guarded.refreshes)
-        guarded.released.set()
-        await until(lambda: len(guarded.refreshes) > refreshes)
-        guarded.answers["GET"] = response(405)
-        asyncio.get_running_loop().call_later(0.5, guarded.gate.set)
-    # The refresh of the stream's request outlives its connection.
-    async with connected(a=guarded.at()) as client:
-        assert text(await use(client, "a", "echo")) == "ok"
-    assert len(guarded.refreshes) == refreshes + 1
-
-
-async def test_a_key_of_ones_own_is_used_instead(remote: Remote) -> None:
+async def test_a_key_of_ones_own_is_used_instead(
+    remote: Remote, tmp_path: Path, monkeypatch: Monkey
+) -> None:
+    monkeypatch.setenv(HOME, str(tmp_path))
     url = remote.at()["url"]
     tokens = {"access_token": "other", "refresh_token": None}
     workbench.SignIn(url, pytest.fail).save(tokens)
@@ -2459,60 +2434,51 @@ async def test_a_key_of_ones_own_is_used_instead(remote: Remote) -> None:
     assert remote.secrets == {"basic dxnlcjp3b3jk", "bearer own"}
 
 
-# How a sign-in fails: the path that answers otherwise, its answer; what is said.
 BAD_TOKENS = response(200, '{"accessToken": "sesame-sesame"}')
-LOGINS: dict[str, tuple[str, Any, str]] = {
-    "denied": ("/authorize", {"error": "access_denied"}, "access_denied"),
-    "forged": ("/authorize", {"state": "x"}, "State parameter mismatch: "),
-    "nobody": ("/authorize", response(200, "Who?"), "stopped, or not .* 0.5 seconds"),
-    "no registration": ("/register", response(404), "Registration failed: 404"),
-    "no tokens": ("/token", response(403, "Why?"), "Token exchange failed .403.: Why?"),
-    "bad tokens": ("/token", BAD_TOKENS, "Invalid token response: 1 validation error"),
-    "no answer": ("/token", b"", ".*disconnected"),
-    "no folder": ("/", b"", ".*exists.*mcp-workbench"),
-}
+LOGINS = [  # how one fails: the path that answers otherwise, its answer; the reason
+    ("/authorize", {"error": "access_denied"}, "access_denied"),
+    ("/authorize", {"state": "x"}, "State parameter mismatch: "),
+    ("/authorize", response(200, "Who?"), "stopped, or not done within 1 seconds"),
+    ("/register", response(404), "Registration failed: 404"),
+    ("/token", b"", ".*disconnected"),
+]
 
 
-@pytest.mark.parametrize("how", LOGINS)
+@pytest.mark.parametrize("case", LOGINS)
 async def test_a_sign_in_that_fails_says_why_in_one_sentence(
-    how: str, guarded: Guarded, tmp_path: Path, capsys: Capture, monkeypatch: Monkey
+    case: Any, guarded: Guarded, capsys: Capture, monkeypatch: Monkey
 ) -> None:
-    path, answer, why = LOGINS[how]
-    guarded.paths[path] = answer
-    if how == "nobody":
-        monkeypatch.setattr(workbench, "LOGIN_TIMEOUT", 0.5)
-    if how == "no folder":
-        (tmp_path / ".mcp-workbench").touch()
-    url = guarded.at()["url"]
-    assert await workbench.log_in(url) == 1
-    printed = capsys.readouterr().out
-    assert re.search(f"(?m)^Not signed in to {url}: {why}", printed)
-    assert "sesame" not in printed
+    path, guarded.paths[path], why = case
+    if "stopped" in why:
+        monkeypatch.setattr(workbench, "LOGIN_TIMEOUT", 1)
+    assert await workbench.log_in(guarded.at()["url"]) == 1
+    why = f"(?m)^Not signed in to {guarded.at()['url']}: {why}.*\n\\Z"
+    assert re.search(why, capsys.readouterr().out)
 
 
 @POSIX
-@pytest.mark.parametrize("end", ["Ctrl-C", "bad tokens"])
-async def test_the_address_is_printed_and_no_token_is_logged(
-    end: str, guarded: Guarded
-) -> None:
+async def test_the_address_is_printed_and_no_token_is_logged(guarded: Guarded) -> None:
     guarded.paths["/token"] = BAD_TOKENS
-    url = guarded.at()["url"]
-    line = [sys.executable, workbench.__file__, "--verbose", "--login", url]
-    variables = {"BROWSER": "", "PATH": ""}  # so there is no browser
+    line = [sys.executable, workbench.__file__, "--verbose", "--login"]
     streams: Any = {"stdout": PIPE, "stderr": subprocess.STDOUT}
-    streams["env"] = os.environ | variables
-    process: Any = await anyio.open_process(line, **streams)
-    printed = b""
-    while not (address := re.search(rb"(?m)^http.*\n", printed)):
-        printed += await process.stdout.receive()
-    if end == "Ctrl-C":
-        process.send_signal(signal.SIGINT)
-    else:
-        await asyncio.to_thread(webbrowser.open, address[0].decode().strip())
-    assert await process.wait() == 1
-    printed += await process.stdout.receive()
-    assert b"Not signed in to " in printed and b"sesame" not in printed
-    await process.aclose()
+    streams["env"] = os.environ | {"BROWSER": "", "PATH": ""}  # so there is no browser
+
+    async def sign_in(is_stopped: bool) -> None:
+        process = await anyio.open_process([*line, guarded.at()["url"]], **streams)
+        output: Any = process.stdout
+        printed = b""
+        while not (address := re.search(rb"(?m)^http.*\n", printed)):
+            printed += await output.receive()
+        if is_stopped:
+            process.send_signal(signal.SIGINT)
+        else:
+            await asyncio.to_thread(webbrowser.open, address[0].decode().strip())
+        assert await process.wait() == 1
+        printed += await output.receive()
+        assert b"Not signed in to " in printed and b"sesame" not in printed
+        await process.aclose()
+
+    await asyncio.gather(sign_in(is_stopped=True), sign_in(is_stopped=False))
 
 
 # === Built-in toolbox =================================================================
@@ -2526,8 +2492,8 @@ async def test_the_toolbox_has_exactly_the_tools_echo_and_time() -> None:
         for arguments, field in (({}, "text"), ({"text": 1}, "text"), ({"x": 1}, "x")):
             result = await client.call_tool("echo", arguments)
             assert result.is_error and field in text(result), arguments
-    assert [echo.name, echo.title] == ["echo", "Echo Tool"]
-    assert [time.name, time.title] == ["time", "Time Tool"]
+    titles = ["echo", "Echo Tool", "time", "Time Tool"]
+    assert [echo.name, echo.title, time.name, time.title] == titles
     assert echo.description == "A simple tool that returns the text it was given."
     assert "Returns the current server time" in str(time.description)
     assert echo.input_schema["required"] == ["text"]
@@ -2543,24 +2509,61 @@ def assert_is_now(shown: str, zone: datetime.tzinfo) -> None:
 
 @pytest.mark.skipif(not zoneinfo.available_timezones(), reason="pip install tzdata")
 async def test_time_knows_iana_zones_and_no_other(monkeypatch: Monkey) -> None:
-    no_zones = ["Mars/Phobos", "America", "../etc/passwd", ".", "", "UTC\0"]
+    no_zones = ["Mars/Phobos", "America", "../etc", "", "UTC\0", "x" * 5000]
     async with Client(workbench.create_toolbox_server()) as client:
         for zone in ("Europe/Berlin", "America/New_York", "Asia/Kathmandu", "UTC"):
             shown = text(await client.call_tool("time", {"timezone": zone}))
             assert_is_now(shown, zoneinfo.ZoneInfo(zone))
-        for zone in [*no_zones, "x" * 5000]:
+        for zone in no_zones:
             result = await client.call_tool("time", {"timezone": zone})
             assert result.is_error and repr(zone) in text(result)
         monkeypatch.setattr(zoneinfo, "ZoneInfo", None)  # UTC needs no zone data
         assert_is_now(text(await client.call_tool("time", {})), datetime.UTC)
 
 
-@contextmanager
-def http_toolbox(host: str = "") -> Iterator[tuple[httpx2.Client, Any]]:
-    """An HTTP client of the built-in toolbox at a free port, and its process."""
+def next_event(lines: Iterator[str]) -> list[str]:
+    event, data, end = next(lines), next(lines), next(lines)
+    assert end == ""
+    return [event.removeprefix("event: "), data.removeprefix("data: ")]
+
+
+async def use_both_transports(url: str) -> None:
+    servers = {"new": {"url": url}, "old": {"url": url, "type": "sse"}}
+    async with Client(url) as direct, connected(**servers) as client:
+        assert direct.protocol_version == MODERN
+        for server in servers:
+            assert text(await use(client, server, "echo", {"text": "Hi."})) == "Hi."
+
+
+def use_plain_http(toolbox: httpx2.Client) -> None:
+    def status(endpoint: str, body: bytes) -> int:
+        return toolbox.post(endpoint, content=body).status_code
+
+    done = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}'
+    said = {"name": "echo", "arguments": {"text": "session_id="}}
+    with toolbox.stream("GET", "/mcp") as stream:
+        lines = stream.iter_lines()
+        event, endpoint = next_event(lines)
+        assert event == "endpoint"
+        assert re.fullmatch(r"/mcp/messages\?sessionId=[0-9a-f]{32}", endpoint)
+        assert status(endpoint, request_bytes("initialize", HANDSHAKE)) == 202
+        assert next_event(lines)[0] == "message"
+        assert status(endpoint, done) == 202
+        status(endpoint, request_bytes("tools/call", said))
+        result = json.loads(next_event(lines)[1])["result"]
+        assert result["content"] == [{"type": "text", "text": "session_id="}]
+    anyio.run(until, lambda: status(endpoint, done) == 400)
+    for query in ("", "?", "?sessionId=", "?sessionId=x", f"?sessionId={'0' * 32}"):
+        assert status(f"/mcp/messages{query}", done) == 400, query
+    assert toolbox.get("/mcp", headers={"Mcp-Session-Id": "x"}).is_error
+
+
+def test_one_url_serves_every_client_until_a_signal() -> None:
+    """It has warned that there is no authentication. A stream is open at the end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    line = [sys.executable, workbench.__file__, "--toolbox", "--http", f"{host}{port}"]
+        port = listener.getsockname()[1]  # a free one
+    address = f"0.0.0.0:{port}"
+    line = [*PYTHON, workbench.__file__, "--toolbox", "--http", address]
     headers = {"Content-Type": "application/json", "Connection": "close"}
     headers["Accept"] = "application/json, text/event-stream"
     url = f"http://127.0.0.1:{port}"
@@ -2571,101 +2574,44 @@ def http_toolbox(host: str = "") -> Iterator[tuple[httpx2.Client, Any]]:
             return client.put("/mcp").status_code == 405
         return False
 
-    with client, subprocess.Popen(line, stderr=PIPE, text=True) as process:
+    with client, subprocess.Popen(line, stderr=PIPE, text=True) as server:
         try:
             anyio.run(until, is_ready, 20)
-            yield client, process
+            anyio.run(use_both_transports, f"{url}/mcp")
+            use_plain_http(client)
+            with client.stream("GET", "/mcp") as stream:
+                assert next_event(stream.iter_lines())
+                server.terminate()
+                _, log = server.communicate(timeout=20)
         finally:
-            process.kill()
-
-
-@pytest.fixture(scope="module")
-def toolbox() -> Iterator[httpx2.Client]:
-    with http_toolbox() as (client, _):
-        yield client
-
-
-def next_event(lines: Iterator[str]) -> list[str]:
-    event, data, end = next(lines), next(lines), next(lines)
-    assert end == ""
-    return [event.removeprefix("event: "), data.removeprefix("data: ")]
-
-
-async def test_an_sse_session_needs_only_an_http_client(toolbox: httpx2.Client) -> None:
-    def status(endpoint: str, body: bytes) -> int:
-        return toolbox.post(endpoint, content=body).status_code
-
-    assert toolbox.get("/mcp", headers={"Mcp-Session-Id": "x"}).is_error
-    with toolbox.stream("GET", "/mcp") as stream:
-        assert stream.headers["content-type"].startswith("text/event-stream")
-        lines = stream.iter_lines()
-        event, endpoint = next_event(lines)
-        assert event == "endpoint"
-        assert re.fullmatch(r"/mcp/messages\?sessionId=[0-9a-f]{32}", endpoint)
-        assert status(endpoint, request_bytes("initialize", HANDSHAKE)) == 202
-        event, data = next_event(lines)
-        assert event == "message" and "serverInfo" in json.loads(data)["result"]
-        done = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}'
-        assert status(endpoint, done) == 202
-        said = {"name": "echo", "arguments": {"text": "session_id="}}
-        status(endpoint, request_bytes("tools/call", said))
-        result = json.loads(next_event(lines)[1])["result"]
-        assert result["content"] == [{"type": "text", "text": "session_id="}]
-    await until(lambda: status(endpoint, done) == 400)
-    for query in ("", "?", "?sessionId=", "?sessionId=x", f"?sessionId={'0' * 32}"):
-        assert status(f"/mcp/messages{query}", done) == 400, query
-
-
-async def test_one_url_serves_every_client_at_once(toolbox: httpx2.Client) -> None:
-    url = str(toolbox.base_url.join("/mcp"))
-    servers = {"new": {"url": url}, "old": {"url": url, "type": "sse"}}
-    async with Client(url) as direct, connected(**servers) as client:
-        for server in servers:
-            result = await use(client, server, "echo", {"text": "Hi."})
-            assert text(result) == "Hi.", server
-        assert text(await direct.call_tool("echo", {"text": ""})) == ""
-        assert direct.protocol_version == MODERN
+            server.kill()
+    assert server.returncode == WINDOWS  # where nothing can be sent but death
+    assert re.search("WARNING .*authentication", log)
 
 
 OWN, EVIL = "127.0.0.1:80", "127.0.0.1.evil.example"
-# What it is bound to, the Host and the Origin of a request; the status.
-HOSTS: list[tuple[str, str, str | None, int]] = [
-    ("127.0.0.1", OWN, f"http://{OWN}", 400),  # there is no such session
-    ("localhost", "[::1]:80", "http://[::1]:80", 400),
-    ("127.0.0.1", EVIL, f"http://{EVIL}", 403),
-    ("127.0.0.1", OWN, f"http://{EVIL}", 403),
-    ("127.0.0.1", OWN, "null", 403),
-    ("0.0.0.0", "a.example:80", None, 400),
-    ("0.0.0.0", "a.example:80", "http://a.example:80", 403),
+HOSTS: list[tuple[str, dict[str, str], int]] = [  # what it is bound to; the status
+    ("127.0.0.1", {"Host": OWN, "Origin": f"http://{OWN}"}, 400),  # no such session
+    ("localhost", {"Host": "[::1]:80", "Origin": "http://[::1]:80"}, 400),
+    ("127.0.0.1", {"Host": EVIL}, 403),
+    ("127.0.0.1", {"Host": OWN, "Origin": f"http://{EVIL}"}, 403),
+    ("127.0.0.1", {"Host": OWN, "Origin": "null"}, 403),
+    ("0.0.0.0", {"Host": "a.example"}, 400),
+    ("0.0.0.0", {"Host": "a.example", "Origin": "http://a.example"}, 403),
 ]
 
 
-@pytest.mark.parametrize(("bound_to", "host", "origin", "status"), HOSTS)
+@pytest.mark.parametrize(("bound_to", "headers", "status"), HOSTS)
 async def test_a_page_that_found_us_is_refused_on_every_route(
-    bound_to: str, host: str, origin: str | None, status: int
+    bound_to: str, headers: dict[str, str], status: int
 ) -> None:
     app = httpx2.ASGITransport(workbench.toolbox_app(bound_to))
-    headers = {"Host": host}
-    if origin is not None:
-        headers["Origin"] = origin
     async with httpx2.AsyncClient(transport=app, headers=headers) as client:
-        answer = await client.post("http://x/mcp/messages")
-        assert answer.status_code == status
+        answers = [await client.post("http://x/mcp/messages")]
         if status == 403:
             for method in ("GET", "POST", "DELETE"):
-                assert (await client.request(method, "http://x/mcp")).status_code == 403
-
-
-@POSIX
-@pytest.mark.parametrize("host", ["", "0.0.0.0:"])
-def test_a_signal_ends_it_with_status_0_while_a_stream_is_open(host: str) -> None:
-    """Bound to other than loopback, it has warned that there is no authentication."""
-    with http_toolbox(host) as (client, server), client.stream("GET", "/mcp") as stream:
-        assert next_event(stream.iter_lines())
-        server.send_signal(signal.SIGTERM)
-        _, log = server.communicate(timeout=20)
-        assert server.returncode == 0
-    assert ("authentication" in log) == ("WARNING" in log) == (host == "0.0.0.0:")
+                answers.append(await client.request(method, "http://x/mcp"))
+    assert {answer.status_code for answer in answers} == {status}
 
 
 # === Running ==========================================================================
@@ -2739,7 +2685,11 @@ class Wire:
         return str(block["text"])
 
     def initialize(self) -> Self:
-        assert self.answer(self.begin("initialize", **HANDSHAKE))["result"]
+        """As a client does that knows 2026-07-28 as well, and asks for both at once."""
+        probe = self.begin("server/discover")
+        handshake = self.begin("initialize", **HANDSHAKE)
+        assert self.answer(probe)["error"]["code"] == -32601
+        assert self.answer(handshake)["result"]["protocolVersion"] == OLDER
         return self
 
     def servers_left(self) -> list[int]:
@@ -2762,65 +2712,57 @@ class Wire:
         return status
 
 
-async def test_the_demo_is_served_and_says_what_it_is(tmp_path: Path) -> None:
-    args = [workbench.__file__, "--verbose"]
-    parameters = StdioServerParameters(command=sys.executable, args=args, cwd=tmp_path)
-    call: Any = {"toolbox_name": "demo", "tool_name": "demo__toolbox__echo"}
-    call["arguments"] = {"text": "Hi."}
-    with (tmp_path / "stderr").open("w") as log:
-        async with Client(stdio_client(parameters, errlog=log)) as client:
-            assert text(await client.call_tool("use_tool", call)) == "Hi."
-            told = client.instructions or ""
-    logged = (tmp_path / "stderr").read_text("utf-8")
-    assert "demo (1 server)" in told
-    assert re.search(" INFO Serving .*demo", logged)
-    for note in (told, logged.splitlines()[0]):
-        assert re.search("demo.*argument.*WORKBENCH_CONFIG", note)
-    assert re.search(" DEBUG demo/toolbox.*: .*echo.*time", logged)
+SCRIPT = "import runpy, sys; sys.modules['mcp'] = {}; sys.argv.pop(0); "
+SCRIPT += "runpy.run_path(sys.argv[0], run_name='__main__')"
+for package in ("None", "sys"):  # none, and one without what newer ones have
+    command(package, "--help", start=[*PYTHON, "-c", SCRIPT.format(package)])
 
 
-def test_what_cannot_start_ends_in_one_sentence() -> None:
+def test_what_cannot_start_ends_in_one_sentence(ended: Ended) -> None:
     how = ".* mcp.* pip install 'mcp>=2.3,<3'.* uv run .*\n"
-    for package in ("None", "sys"):  # none, and one without what newer ones have
-        script = f"import runpy, sys; sys.modules['mcp'] = {package}; sys.argv.pop(0); "
-        script += "runpy.run_path(sys.argv[0], run_name='__main__')"
-        line = [sys.executable, "-c", script, workbench.__file__, "--help"]
-        process = subprocess.run(line, stderr=PIPE, text=True, check=False)
-        assert re.fullmatch(how, process.stderr)
-        assert process.returncode == 1
+    for package in ("None", "sys"):
+        assert re.fullmatch(how, ended(package).stderr), package
+        assert ended(package).returncode == 1
 
 
-CALL = '--call box__s__result {"content":[{"type":"text","text":"Gr\\u00f6\\u00dfe"}]'
-# Options, in a folder with a configuration: whether they are refused; what is said.
-COMMAND_LINES = {
-    CALL + "}": (False, "^Größe$"),  # in UTF-8, whatever is usual
-    CALL + ',"isError":true}': (True, "^Größe$"),  # as is stderr
-    " --check": (True, "cannot be read"),  # an empty CONFIG
-    "bad.json --check": (True, "^mcpServers.bad: expected"),  # and nothing is started
-    "--read-only " + CALL + "}": (True, "has no tool"),
+FILES["its.json"] = configuration(s=local() | {"größe": 1, "env": {"A": "a secret"}})
+REFUSED = {"command": "x", "cwd": []}
+FILES["bad.json"] = {"mcpServers": {"good": local(), "bad": REFUSED}}
+CALL = 'its.json --call box__s__result {"content":[{"type":"text","text":"Gr\\u00f6\\u00df"}]}'
+IS_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00"
+REASON = r"/bad.json:\nmcpServers.bad.cwd: expected .*\n$"
+COMMAND_LINES = {  # the options; the status, stdout, and what stderr tells
+    "--call demo__toolbox__time": (0, f"{IS_TIME}\n", ""),
+    "--check": (0, r"demo/toolbox +ok +\d+\.\d s +2 tools (.*\n)+", ""),
+    CALL: (0, "Größ\n", "größe"),  # in UTF-8, whatever is usual
+    f"--read-only {CALL}": (1, "", "has no tool"),
+    "bad.json --check": (1, "", REASON),
+    "bad.json": (1, "", REASON),  # for a client; it has five seconds to read why
 }
+ASCII = ENVIRONMENT | {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": ""}
+for line in COMMAND_LINES:
+    command(line, *line.split(), env=ASCII)
 
 
-async def test_a_command_line_is_obeyed_or_refused(tmp_path: Path, notes: Path) -> None:
-    served = configuration(s=local())
-    (tmp_path / "workbench-config.json").write_text(json.dumps(served))
-    servers = {"good": local(notes=notes), "bad": {}}
-    (tmp_path / "bad.json").write_text(json.dumps({"mcpServers": servers}))
-    variables = {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": ""}
-    streams: Any = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": 40}
-    streams |= {"cwd": tmp_path, "env": os.environ | variables}
+@pytest.mark.parametrize("options", COMMAND_LINES)
+def test_a_command_line_is_obeyed_or_refused(options: str, ended: Ended) -> None:
+    status, stdout, told = COMMAND_LINES[options]
+    process = ended(options)
+    assert re.fullmatch(stdout, process.stdout)
+    assert re.search(told, process.stderr) and "Traceback" not in process.stderr
+    assert process.returncode == status
 
-    def run(options: str) -> subprocess.CompletedProcess[bytes]:
-        line = [sys.executable, workbench.__file__, *options.split(" ")]
-        return subprocess.run(line, check=False, **streams)
 
-    ends = [asyncio.to_thread(run, options) for options in COMMAND_LINES]
-    for ended in await asyncio.gather(*ends):
-        is_refused, told = COMMAND_LINES[" ".join(ended.args[2:])]
-        said = (ended.stdout + ended.stderr).decode()
-        assert re.search(told, said.splitlines()[-1]) and "Traceback" not in said, ended
-        assert bool(ended.returncode) == is_refused, ended
-    assert not noted_pids(notes)
+reader, UNREAD = os.pipe()
+os.close(reader)
+command("unread", "its.json", "--check", stdout=UNREAD)
+
+
+def test_what_reads_no_output_ends_it_quietly(ended: Ended) -> None:
+    """As `head` does."""
+    told = ended("unread").stderr
+    assert "Traceback" not in told and ended("unread").returncode == 1
+    assert "ERROR" not in told or WINDOWS  # which names no broken pipe
 
 
 def test_options_are_understood_or_refused(
@@ -2843,68 +2785,43 @@ def test_options_are_understood_or_refused(
         assert printed.endswith(told)
     lines = printed.splitlines()
     assert len(lines) <= 23 and max(map(len, lines)) <= 80  # so the help fits a screen
+    monkeypatch.setattr(sys, "argv", ["workbench.py", ""])  # as of an unset variable
+    with pytest.raises(workbench.ConfigError, match="cannot be read"):
+        workbench.find_config(workbench.parse_arguments().config)
 
 
-def test_what_reads_no_output_ends_it_quietly(tmp_path: Path) -> None:
-    """As `head` does."""
-    for options in (["--check"], ["--call", "box__good__echo"]):
-        with Wire(tmp_path, *options) as wire:
-            wire.process.stdout.close()
-            assert wire.process.wait(PATIENCE) == 1
-        said = (tmp_path / "stderr").read_text()
-        assert "Traceback" not in said
-        assert "ERROR" not in said or WINDOWS  # which names no broken pipe
-
-
-REFUSED = {"command": "x", "cwd": []}
+if not WINDOWS:
+    OURS, TERMINAL = os.openpty()
+    command("bad file at a terminal", "bad.json", stdin=TERMINAL)
 
 
 @POSIX
-def test_a_person_at_a_terminal_is_told_what_it_waits_for(tmp_path: Path) -> None:
+def test_a_person_at_a_terminal_is_told_what_it_waits_for(
+    tmp_path: Path, ended: Ended
+) -> None:
     """Or why it does not wait."""
-    ours, terminal = os.openpty()
     told = (tmp_path / "stderr").read_text
-    streams = {"stdin": terminal}
-    with open(ours), open(terminal):
-        with Wire(tmp_path, stdio=streams) as wire:
-            anyio.run(until, lambda: "--help" in told(), 20)
-            assert re.search("(?s)INFO Serving .*box.*client.*Ctrl-C.*--check", told())
-            wire.end("SIGTERM")
-            assert wire.process.wait(5) in (0, -signal.SIGTERM)  # it may not serve yet
-        with Wire(tmp_path, stdio=streams, bad=REFUSED) as wire:
-            assert wire.process.wait(PATIENCE) == 1
-        assert re.fullmatch("/.*config.json:\n.*bad.cwd.*\n", told())
+    with Wire(tmp_path, stdio={"stdin": TERMINAL}) as wire:
+        anyio.run(until, lambda: "--help" in told(), 20)
+        assert re.search("(?s)INFO Serving .*box.*client.*Ctrl-C.*--check", told())
+        wire.end("SIGTERM")
+        assert wire.process.wait(5) in (0, -signal.SIGTERM)  # it may not serve yet
+    assert re.fullmatch(f"/.*{REASON}", ended("bad file at a terminal").stderr)
 
 
 def test_a_client_is_told_why_it_is_not_served(tmp_path: Path) -> None:
-    """Then all ends with the client's stdin, or five seconds later."""
-    for folder in (tmp_path / "a", tmp_path / "b"):
-        folder.mkdir()
-    bad = {"bad": REFUSED}
-    with Wire(tmp_path / "a", **bad) as stays, Wire(tmp_path / "b", **bad) as wire:
-        for each in (stays, wire):
-            probe = each.begin("server/discover")
-            handshake = each.begin("initialize", **HANDSHAKE)
-            assert each.answer(probe)["error"]["code"] == -32601
-            error = each.answer(handshake)["error"]
-            assert error["code"] == -32602 and error["message"].count("\n") == 1
-            assert str(tmp_path) in error["message"] and "bad.cwd" in error["message"]
-        assert error["message"] in (tmp_path / "b/stderr").read_text()
+    """Then all ends with the client's stdin."""
+    with Wire(tmp_path, bad=REFUSED) as wire:
+        error = wire.answer(wire.begin("initialize", **HANDSHAKE))["error"]
+        assert error["code"] == -32602 and error["message"].count("\n") == 1
+        assert str(tmp_path) in error["message"] and "bad.cwd" in error["message"]
+        assert error["message"] in (tmp_path / "stderr").read_text()
         wire.end("end of stdin")
         assert wire.process.wait(2) == 1
-        assert stays.process.wait(7) == 1
-
-
-def bytes_in_pipe(descriptor: int) -> int:
-    import fcntl
-    import termios
-
-    count = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
-    return int.from_bytes(count, sys.byteorder)
 
 
 @POSIX
-def test_pipes_lose_no_part_of_an_answer(tmp_path: Path) -> None:
+def test_pipes_that_may_not_block_and_nohup_lose_no_answer(tmp_path: Path) -> None:
     """Without Python's buffer, a write may end early, as does one that may not block.
 
     Here, it ends because the process is stopped meanwhile, as when a laptop sleeps.
@@ -2913,16 +2830,18 @@ def test_pipes_lose_no_part_of_an_answer(tmp_path: Path) -> None:
     os.set_blocking(stdin, False)
     os.set_blocking(stdout, False)
     streams: Any = {"stdin": stdin, "stdout": stdout}
-    streams["env"] = os.environ | {"PYTHONUNBUFFERED": "1"}
+    streams["env"] = ENVIRONMENT | {"PYTHONUNBUFFERED": "1"}
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with Wire(tmp_path, stdio=streams, big=SERVERS["big"]) as wire:
+        signal.signal(signal.SIGHUP, former)
         os.close(stdin)
         os.close(stdout)
         wire.process.stdin = os.fdopen(writing, "wb")
         wire.process.stdout = os.fdopen(reading, "rb")
-        wire.initialize()
+        wire.initialize().end("SIGHUP")
         call = wire.begin_use("big")
         # There is more than a pipe holds, so the write has begun, and waits.
-        anyio.run(until, lambda: bytes_in_pipe(reading) >= 16_384)
+        wire.process.stdout.peek()
         wire.process.send_signal(signal.SIGSTOP)
         os.waitpid(wire.process.pid, os.WUNTRACED)  # until it is stopped
         wire.process.send_signal(signal.SIGCONT)
@@ -2932,39 +2851,25 @@ def test_pipes_lose_no_part_of_an_answer(tmp_path: Path) -> None:
         assert wire.status() == 0
 
 
-@POSIX
-def test_a_hangup_that_nohup_has_ignored_stays_ignored(tmp_path: Path) -> None:
-    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with Wire(tmp_path) as wire:
-        signal.signal(signal.SIGHUP, former)
-        wire.initialize().end("SIGHUP")
-        assert wire.use("good") == "{}"
-
-
-FAULT = f"import sys; sys.path.insert(0, {str(ROOT)!r})"
-FAULT += """
-import asyncio, os, workbench
+FAULT = """
+import asyncio, os, sys
+sys.argv.pop(0)
+sys.path.append(os.path.dirname(sys.argv[0]))
+import workbench
 async def check(config):
     asyncio.get_running_loop().call_soon(lambda: 1 / 0)
     await asyncio.sleep(0)
-    raise LookupError("with " + os.environ["TOKEN"])
+    raise LookupError("with a secret")
 workbench.check = check
 workbench.main()
 """
+command("fault", "its.json", "--check", "--verbose", start=[*PYTHON, "-c", FAULT])
 
 
-def test_verbose_logs_have_the_tracebacks_of_our_own_faults(tmp_path: Path) -> None:
-    entry = {"command": "x", "env": {"A": "${TOKEN}"}}
-    (tmp_path / "its.json").write_text(json.dumps({"mcpServers": {"s": entry}}))
-    env = {**os.environ, "TOKEN": "a secret token", "PYTHONPATH": str(ROOT)}
-    line = [sys.executable, "-c", FAULT, str(tmp_path / "its.json"), "--check"]
-    options: Any = {"env": env, "stderr": PIPE, "text": True}
-    quiet = subprocess.run(line, check=False, **options)
-    assert re.fullmatch(r".* ERROR with [*]{3}\n", quiet.stderr)
-    verbose = subprocess.run([*line, "--verbose"], check=False, **options)
+def test_verbose_logs_have_the_tracebacks_of_our_own_faults(ended: Ended) -> None:
     for fault in ("ZeroDivisionError: ", r"LookupError: with [*]{3}\n"):
-        assert re.search(rf"Traceback(.*\n)+?\W*{fault}", verbose.stderr)
-    assert verbose.returncode == quiet.returncode == 1
+        assert re.search(rf"Traceback(.*\n)+?\W*{fault}", ended("fault").stderr)
+    assert ended("fault").returncode == 1
 
 
 def reported(printed: str) -> dict[str, str]:
@@ -2981,16 +2886,18 @@ async def test_check_starts_each_server_once_and_says_when_it_settles(
     clock = asyncio.get_running_loop()
     monkeypatch.setattr(clock, "time", lambda: time.monotonic() + later[0])
     gate = tmp_path / "gate"
-    die = "os.write(2, b'first words\\nlast words'); sys.exit(3)"
-    bad = local(notes=notes, on={"start": die})
-    good = local(tools=A_TOOLS) | {"toolFilters": ["*", "no_*"]}
-    none = local(tools=A_TOOLS) | {"toolFilters": ["no_*"]}
     wait = "os.write(2, b'visit x\\n')\n"
     wait += f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
-    slow = local(on={"start": wait + "self.start(0)"}, tools=[tool("one")])
-    endless = {"command": "x" * 500}
-    config = configuration(slow=slow, good=good, bad=bad, none=none, endless=endless)
-    checking = asyncio.ensure_future(workbench.check(workbench.parse_config(config)))
+    die = "os.write(2, b'first words\\nlast words'); sys.exit(3)"
+    servers = {
+        "slow": local(on={"start": wait + "self.start(0)"}, tools=[tool("one")]),
+        "good": local(tools=A_TOOLS) | {"toolFilters": ["*", "no_*"]},
+        "bad": local(notes=notes, on={"start": die}),
+        "none": local(tools=A_TOOLS) | {"toolFilters": ["no_*"]},
+        "endless": {"command": "x" * 500},
+    }
+    config = workbench.parse_config(configuration(**servers))
+    checking = asyncio.ensure_future(workbench.check(config))
     for seconds in (10, 20):  # since the start
         while len(reported(said)) < 4 or "visit x" not in log.text:
             await anyio.sleep(0.01)
@@ -3001,47 +2908,45 @@ async def test_check_starts_each_server_once_and_says_when_it_settles(
             said += capsys.readouterr().out
     gate.touch()
     assert await checking == 1
-    said += capsys.readouterr().out
-    told = reported(said)
+    told = reported(said + capsys.readouterr().out)
     assert re.match(r"ok +\d+\.\d s +1 tool  ", told["box/slow"])
     assert re.match(r"ok +\d+\.\d s +2 tools ", told["box/good"])
     assert re.search("WARNING .*box/good.*no_[*]", log.text)
+    assert re.search("DEBUG .*box/good: .*echo", log.text)
     # A misspelt pattern, most likely.
     assert re.match("FAILED .* toolFilters match none", told["box/none"])
     failed = r"FAILED +\d+\.\d s .*status 3.*\n    first words\n    last words"
     assert re.fullmatch(failed, told["box/bad"]) and len(noted_pids(notes)) == 1
     assert len(told["box/endless"]) < 330
-    [names] = re.findall("(?m)^2 ok, 3 failed: (.*)$", said)
-    assert set(names.split(", ")) == {"box/bad", "box/none", "box/endless"}
 
 
-async def test_check_tells_what_a_context_holds(
-    capsys: Capture, log: Logs, monkeypatch: Monkey
-) -> None:
-    assert await workbench.check(workbench.parse_config({"mcpServers": {}})) == 1
-    assert "No server" in capsys.readouterr().out
-    tools = "[tool('x', **more), tool('filtered out')]"
-    code = "title = {'title': 't' * 9_999}\n"
-    code += "more = {'description': 'ä' * 5_000, 'annotations': title} | title\n"
-    code += f"answer(request, {{'tools': {tools}}})"
-    its = local(on={"tools_list": code}) | {"toolFilters": ["x"]}
-    its["description"] = "A box " * 1_000
+async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> None:
+    more: Any = {"title": "t" * 999, "annotations": {"title": "t" * 999}}
+    tools = [tool("x", description="ä" * 1_000, **more), tool("filtered out")]
+    its = local(tools=tools) | {"toolFilters": ["x"], "description": "A box " * 99}
     ourselves = {"command": sys.executable, "args": [workbench.__file__, "its.json"]}
     data = {"mcpServers": {"s": its, "ourselves": ourselves}}  # as a client's file
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    bad = {"mcpServers": {"bad": {"command": "/no"}}}
-    for no_color, shown in (("1", "FAILED"), ("", "\x1b[31mFAILED\x1b[0m")):
-        monkeypatch.setenv("NO_COLOR", no_color)
-        assert await workbench.check(workbench.parse_config(bad)) == 1
-        assert shown in capsys.readouterr().out
     assert await workbench.check(workbench.parse_config(data)) == 0
     server, summary, *rest = capsys.readouterr().out.replace(",", "").splitlines()
     assert server.startswith("s  ok     ")  # its toolbox has the same name
     assert summary == "1 ok"
     own, native, saved = map(int, re.findall("(-?[0-9]+) bytes", " ".join(rest)))
-    assert 6_600 < own < 7_800
-    assert native == pytest.approx(10_050, abs=50) and saved == native - own
+    assert 1_200 < own < 2_400
+    assert native == pytest.approx(2_050, abs=50) and saved == native - own
     assert re.search("WARNING .*ourselves", log.text)
+
+
+async def test_check_shows_a_failure_in_colour(
+    capsys: Capture, monkeypatch: Monkey
+) -> None:
+    assert await workbench.check(workbench.parse_config({"mcpServers": {}})) == 1
+    assert "No server" in capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    bad = workbench.parse_config({"mcpServers": {"bad": {"command": "/no"}}})
+    for no_color, shown in (("1", "FAILED"), ("", "\x1b[31mFAILED\x1b[0m")):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        assert await workbench.check(bad) == 1
+        assert f"bad  {shown} " in capsys.readouterr().out
 
 
 async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
@@ -3078,42 +2983,40 @@ SERVERS = {
     "call": {"tools_call": "self.hang()"},
     "big": {"tools_call": "self.result(request, text_result('x' * 1_000_000))"},
 }
-ONCE = ["SIGTERM", "end of stdin", "closed stdout"]
-TWICE = ["SIGINT and SIGTERM", "end of stdin and SIGTERM", "closed stdout"]
-if WINDOWS:  # where SIGTERM kills
-    TWICE[0] = "end of stdin"
-STATES = {  # how it ends, and what is called before, beside a server that ignores that
-    "servers that do not answer": (TWICE, ["initialize", "call"] + ["silent"] * 8),
-    "a client that reads nothing": (ONCE, ["big"] * 3),
-    "three handshakes": (["end of stdin"], ["handshake", "stubborn"] * 2),
+UNANSWERED = ["initialize", "call"] + ["silent"] * 8
+ENDINGS = {  # how it ends; what is called before, beside a server that ignores that
+    "SIGINT and SIGTERM": UNANSWERED,
+    "end of stdin and SIGTERM": UNANSWERED,
+    "end of stdin": ["big"] * 3,  # and the client reads nothing
+    "closed stdout": ["big"] * 3,
 }
+if WINDOWS:  # where SIGTERM kills
+    del ENDINGS["SIGINT and SIGTERM"]
 
 
-def check_ending(folder: Path, endings: str, called: list[str], silent: Any) -> None:
+def check_ending(folder: Path, endings: str, silent: Any) -> None:
     """Call these servers, end the workbench, and see that nothing is left of it."""
     folder.mkdir()
+    called = ENDINGS[endings]
     servers = SERVERS | {"silent": silent, "stubborn": {"start": STUBBORN}}
     with Wire(folder, stdio={"stderr": PIPE}, **servers) as wire:
         wire.initialize()
         # It writes more to stderr than a pipe holds, and no client reads that.
         assert wire.use("stubborn") == "{}"
         for server in called:
-            if server == "handshake":
-                wire.begin("initialize", **HANDSHAKE)
-            else:
-                wire.begin_use(server, folder=str(folder))
+            wire.begin_use(server, folder=str(folder))
+        told = wire.notes.read_text
         if "big" in called:
             wire.process.stdout.read(1)  # there is more than a pipe holds
-        elif "handshake" not in called:
-            told = wire.notes.read_text
-            anyio.run(until, lambda: told().count("hangs") >= len(called), 20)
+        else:
+            anyio.run(until, lambda: told().count("hangs") >= len(UNANSWERED), 20)
         for number, ending in enumerate(endings.split(" and ")):
             if number:  # after the stubborn one has ignored the first
-                anyio.run(until, lambda: WARNED in wire.notes.read_text())
+                anyio.run(until, lambda: WARNED in told())
             wire.end(ending)
         was_killed = WINDOWS and "SIGTERM" in endings
         assert wire.status() == was_killed
-        assert WARNED in wire.notes.read_text() or was_killed
+        assert WARNED in told() or was_killed
 
 
 async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> None:
@@ -3123,14 +3026,12 @@ async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> Non
 
     remote.answers.update(echo=hang_up, DELETE=remote.wait)
     remote.answers["notifications/cancelled"] = remote.wait
-    runs: dict[str, Any] = {}
-    for state, (all_endings, called) in STATES.items():
-        for endings in all_endings:
-            cell = f"{endings} {state}".replace(" ", "-")
-            arguments = tmp_path / cell, endings, called, remote.at()
-            runs[cell] = asyncio.to_thread(check_ending, *arguments)
-    failures = await asyncio.gather(*runs.values(), return_exceptions=True)
-    assert dict(zip(runs, failures, strict=True)) == dict.fromkeys(runs)
+    runs = []
+    for endings in ENDINGS:
+        arguments = tmp_path / endings, endings, remote.at()
+        runs.append(asyncio.to_thread(check_ending, *arguments))
+    failures = await asyncio.gather(*runs, return_exceptions=True)
+    assert dict(zip(ENDINGS, failures, strict=True)) == dict.fromkeys(ENDINGS)
 
 
 CTRL_C = """
@@ -3156,28 +3057,11 @@ def test_ctrl_c_ends_it_and_it_ends_its_servers(tmp_path: Path, notes: Path) -> 
     assert "ended" in notes.read_text() and "signalled" not in notes.read_text()
 
 
-def test_a_client_that_knows_2026_is_served(tmp_path: Path) -> None:
-    """In the older era, if it can: there every server can ask the client."""
-    meta = {f"{RESERVED}protocolVersion": MODERN, CAPABILITIES: {}}
-    with Wire(tmp_path) as insists, Wire(tmp_path) as probes:
-        insists.begin("server/discover", _meta=meta)
-        listing = insists.begin("tools/list", _meta=meta)
-        opening = {"name": "open_toolbox", "arguments": BOX, "_meta": meta}
-        call = insists.begin("tools/call", **opening)
-        assert len(insists.answer(listing)["result"]["tools"]) == 2
-        assert "box__good__echo" in str(insists.answer(call)["result"]["content"])
-        probe = probes.begin("server/discover", _meta=meta)
-        handshake = probes.begin("initialize", **HANDSHAKE)  # without an answer yet
-        assert probes.answer(probe)["error"]["code"] == -32601
-        assert probes.answer(handshake)["result"]["protocolVersion"] == OLDER
-        assert probes.use("good") == "{}"
-
-
 # === README ===========================================================================
 
 README = (ROOT / "README.md").read_text("utf-8")
+START = "/path/workbench.py /path/config.json"
 FENCES = re.findall(r"(?m)^```(\w+)\n((?:.*\n)*?)^```$", README)
-IS_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00"
 
 
 def fenced(wanted: str) -> list[str]:
@@ -3196,29 +3080,18 @@ def test_each_entry_of_the_readme_can_be_pasted_whole(
             if kind == "jsonc":
                 assert name == "project" and not log.messages
             else:
-                arguments = " ".join(box.servers[name].args)
-                assert "/path/workbench.py /path/config.json" in arguments
+                assert START in " ".join(box.servers[name].args)
         if kind == "json":
             assert json.loads(block)  # some clients allow no comments
     [(its_json, others)] = re.findall(r"(?s)add-json .*?'(.*)'\n(.*)", fenced("sh")[2])
-    assert json.loads(its_json)["args"] == [
-        "run",
-        "/path/workbench.py",
-        "/path/config.json",
-    ]
-    for command in others.splitlines():
-        assert command.endswith(" uv run /path/workbench.py /path/config.json")
+    assert " ".join(json.loads(its_json)["args"]) == f"run {START}"
+    for line in others.splitlines():
+        assert line.endswith(f" uv run {START}")
 
 
-async def test_the_first_commands_of_the_readme_work(tmp_path: Path) -> None:
-    commands = []
+def test_the_first_commands_of_the_readme_have_been_run() -> None:
     for line in fenced("sh")[0].splitlines():
-        words = line.removeprefix("uv run workbench.py ").split()
-        process = [sys.executable, workbench.__file__, *words]
-        commands.append(anyio.run_process(process, cwd=tmp_path))
-    time, check = [ended.stdout.decode() for ended in await asyncio.gather(*commands)]
-    assert re.match(IS_TIME, time)
-    assert re.search(r"demo/toolbox +ok +\d+\.\d s +2 tools ", check)
+        assert line.removeprefix("uv run workbench.py ") in COMMAND_LINES
 
 
 def without_numbers(printed: str) -> list[str]:
@@ -3242,30 +3115,25 @@ async def test_check_prints_what_the_readme_shows(capsys: Capture) -> None:
 async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WORKBENCH_CONFIG", raising=False)
-    server = workbench.create_server(workbench.find_config(None))
-    async with Client(server, mode="legacy") as client:
+    config = workbench.find_config(None)
+    async with Client(workbench.create_server(config), mode="legacy") as client:
+        for note in (client.instructions, config.source):
+            assert re.search("demo.*argument.*WORKBENCH_CONFIG", str(note))
         for shown in fenced("text")[0].split("> ")[1:]:
             call, expected = shown.splitlines()
             name, _, arguments = call.partition(" ")
             result = await client.call_tool(name, json.loads(arguments))
             pattern = re.escape(expected).replace(r"\.\.\.", ".*")
-            if re.fullmatch(IS_TIME, expected):
-                pattern = IS_TIME
+            pattern = re.sub(r"\d+", r"\\d+", pattern)  # the time is another
             assert re.fullmatch(pattern, text(result))
 
 
-def test_every_file_option_and_key_of_the_readme_exists(
-    monkeypatch: Monkey, capsys: Capture, log: Logs
-) -> None:
+def test_every_file_option_and_key_of_the_readme_exists(log: Logs) -> None:
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (ROOT / link).is_file(), link
-    monkeypatch.setattr(sys, "argv", ["workbench.py", "--help"])
-    with pytest.raises(SystemExit):
-        workbench.parse_arguments()
-    usage = capsys.readouterr().out
     sections = dict(re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", README))
     named = set(re.findall(r"--\w+", sections["Command line"]))
-    assert named | {"--help"} == set(re.findall(r"--\w+", usage))
+    assert named | {"--help"} == set(re.findall(r"--\w+", str(workbench.__doc__)))
     table, _, others = sections["Configuration"].partition("Other clients' keys")
     keys = re.findall(r"(?m)^\| (`.*?) \|", table) + [others.partition(". ")[0]]
     example = ROOT / "workbench-config.example.json"
