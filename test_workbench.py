@@ -3034,6 +3034,26 @@ async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> Non
     assert dict(zip(ENDINGS, failures, strict=True)) == dict.fromkeys(ENDINGS)
 
 
+BUSY = """
+import subprocess, sys, workbench
+workbench.EXIT_TIMEOUT = 0.1
+line = [sys.executable, "-c", "import time; time.sleep(9999)"]
+server = subprocess.Popen(line, start_new_session=True)
+print(server.pid, flush=True)
+workbench.start_countdown(7)
+while True:
+    pass
+"""
+
+
+@POSIX
+def test_where_the_event_loop_is_busy_it_ends_by_force() -> None:
+    line = [sys.executable, "-c", BUSY]
+    ended = subprocess.run(line, cwd=ROOT, stdout=PIPE, timeout=PATIENCE, check=False)
+    assert ended.returncode == 7
+    anyio.run(until, lambda: not is_alive(int(ended.stdout)))
+
+
 CTRL_C = """
 import os, pathlib, signal, sys
 sys.path.insert(0, sys.argv[1])
