@@ -798,7 +798,10 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
 def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     secrets: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
         ({"headers": {"A": "abcdefg1", "B": "abcdefg1SECRET"}}, "abcdefg1SECRET"),
-        ({"headers": {"A": "cut-in-two-parts"}}, "...cut-in-two-p... in-two-parts"),
+        (
+            {"headers": {"A": "cut-in-two-parts"}},
+            "\x1b[31mcut-in-two-p... in-two-parts",
+        ),
         ({"url": "http://u:begin_of/of_it?@h:1#?/end_of_it@h/"}, "begin_of end_of_it"),
         ({"url": "http://u:pass/word@h/"}, "u:pass/word pass/word"),
         ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
@@ -815,11 +818,12 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.setenv("FILE", str(tmp_path))
     args = ["literal-0", "${SHORT}", "${FILE}", "${NO:-default-0}"]
     env = {"BLANK": " " * 8, "DATA": "/none/chrome-devtools/x", "ME": "chrome-devtools"}
+    env["PATH"] = f"/none/site-packages{os.pathsep}${{PATH}}"
     server = {"command": "x", "args": args, "env": env}
     data = configuration(path={"url": "https://example.org/@owner/name"})
     data["toolboxes"]["box"]["mcpServers"]["chrome-devtools"] = server
     told = f"literal-0 1234567 {tmp_path} default-0 {' ' * 8} example.org/@own "
-    told += "[box/chrome-devtools] box__chrome-devtools__click"
+    told += "[box/chrome-devtools] box__chrome-devtools__click site-packages"
     assert workbench.parse_config(data).mask(told) == told
 
 
@@ -2774,7 +2778,8 @@ def test_options_are_understood_or_refused(
         "its.json --login https://x": "do not go together: config, login\n",
         "--check --call x": "do not go together: call, check\n",
         "--http 8000 --read-only": "do not go together: http, read_only\n",
-        "--toolbox --http x": "argument --http: invalid address value: 'x'\n",
+        "--http 8000": "--http needs --toolbox\n",
+        "--toolbox --http x": "argument --http: invalid host_and_port value: 'x'\n",
         "--help": "http 8000\n",
     }
     for options, told in said.items():

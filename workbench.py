@@ -99,7 +99,7 @@ except ImportError as error:
 __version__ = "0.10.0"
 
 # The main timeouts, in seconds.
-OPEN_TIMEOUT = 5.0  # for slower servers while one is up, and for a new listing
+OPEN_TIMEOUT = 5.0  # for slower servers once one is up, and for a new listing
 ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
 START_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
 CONNECT_TIMEOUT = 10.0  # for an HTTP connection, not for the answer
@@ -148,7 +148,8 @@ def matches(name: str, pattern: str) -> bool:
 class ServerConfig:
     """A downstream server: either a process (`command`) or an endpoint (`url`).
 
-    A value in a file must have the JSON type of the field's default.
+    The type of a field's default is the JSON type that a file must have, but for the
+    exceptions in `_ConfigReader.read`.
     """
 
     command: str = ""
@@ -175,7 +176,11 @@ class ServerConfig:
         A secret elsewhere, such as in a URL's path, is known only if it comes from
         `${VAR}`.
         """
-        values = list(filter(None, self.env.values()))
+        env = {name: text for name, text in self.env.items() if text}
+        # PATH, HOME and a few more are no secrets, and their parts are in many texts.
+        for name in get_default_environment():
+            env.pop(name, None)
+        values = list(env.values())
         address = self.url.split("://", 1)[-1]
         texts = [*self.headers.values(), address.partition("?")[2]]
         # A password may have any character, so everything before the last `@` counts as
@@ -207,12 +212,12 @@ _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\u
 class WorkbenchConfig:
     """A configuration of the right form, with its `${VAR}` references expanded.
 
-    Only the secrets that are masked change later, by `learn`.
+    After the start, only the tokens that are masked change, by `learn`.
     """
 
     toolboxes: Mapping[str, ToolboxConfig]
     # The environment variables that the file names as `${VAR}`. A server gets such a
-    # variable only through its own entry, unless every server needs it, such as PATH.
+    # variable only through its own entry.
     withheld: Mapping[str, str] = field(default_factory=dict)
     source: str = ""  # where it came from, for messages
     read_only: bool = False  # by `--read-only`: only such tools are seen and called
@@ -233,7 +238,7 @@ class WorkbenchConfig:
             if len(text) >= 8 and not os.path.exists(text):
                 # Python's `json` has two forms of a text with other letters than ASCII.
                 shown = json.dumps(text, ensure_ascii=False)[1:-1]
-                forms |= {text, shown, json.dumps(text)[1:-1]}
+                forms |= {_CONTROLS.sub(" ", text), shown, json.dumps(text)[1:-1]}
         # A secret may contain another one, and is replaced first.
         self._secrets = sorted(forms, key=len, reverse=True)
         # Tokens change for weeks, and old ones are not valid any more.
@@ -251,6 +256,8 @@ class WorkbenchConfig:
         feeds stay.
         """
         secrets = [*self._secrets, *self._tokens]
+        # A colour may stand right before a part of a secret.
+        text = _CONTROLS.sub(" ", text)
         for secret in secrets:
             text = text.replace(secret, "***")
 
@@ -258,7 +265,7 @@ class WorkbenchConfig:
             is_part = any(run[0] in secret for secret in secrets)
             return "***" if is_part and run[0] not in self._names else run[0]
 
-        return _CONTROLS.sub(" ", re.sub("[A-Za-z0-9_-]{12,}", mask_part, text))
+        return re.sub("[A-Za-z0-9_-]{12,}", mask_part, text)
 
 
 # The fields of a server, and their keys in clients' files, ours first. `env` is read
@@ -275,6 +282,7 @@ _SPELLINGS = {
     "excluded_tools": ["excludeTools", "disabledTools", "disabled_tools"],
     "description": ["description"],
 }
+_KINDS = {name: type(default) for name, default in vars(ServerConfig()).items()}
 _FIELDS = {key: name for name, keys in _SPELLINGS.items() for key in keys}
 _FILTER_KEYS = _SPELLINGS["tool_filters"] + _SPELLINGS["excluded_tools"]
 _TABLE_KEYS = ["mcpServers", "servers", "context_servers", "mcp_servers"]
@@ -384,7 +392,6 @@ class _ConfigReader:
                 continue
             at = f"{path}.{key}"
             given = entry.pop(key)
-            kind = type(getattr(ServerConfig(), name))
             env = {k: v for k, v in values.get("env", {}).items() if v is not None}
             if key == "tools" and isinstance(given, dict):
                 log.warning("%s: Codex's approvals of tools are not applied", at)
@@ -393,7 +400,7 @@ class _ConfigReader:
                 # opencode writes the command and its arguments as one list.
                 value, *values["args"] = self.read(at, given, list, env) or [""]
             else:
-                value = self.read(at, given, kind, env)
+                value = self.read(at, given, _KINDS[name], env)
             if name == "headers":
                 # A header that is null is not there.
                 value = {k: v for k, v in value.items() if v is not None}
@@ -538,6 +545,8 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     # Comments and disabled entries are not read, but a token that is named there must
     # not reach other servers either.
     named = set(re.findall(_VARIABLE, text + json.dumps(data)))
+    # Every server needs PATH, HOME and a few more, which the SDK lists.
+    named -= get_default_environment().keys()
     withheld = {name: os.environ[name] for name in os.environ.keys() & named}
     reader = _ConfigReader()
     toolboxes = reader.read_toolboxes(data)
@@ -550,7 +559,8 @@ def _name_variables(entry: JSON) -> JSON:
     """Write `${NAME}` where an entry of Codex has the name of a variable."""
     headers = entry.get("env_http_headers")
     if isinstance(headers, dict):
-        headers |= {header: f"${{{name}}}" for header, name in headers.items()}
+        references = {header: f"${{{name}}}" for header, name in headers.items()}
+        entry["env_http_headers"] = references
     name = entry.get("bearer_token_env_var")
     if name:
         entry["bearer_token_env_var"] = {"Authorization": f"Bearer ${{{name}}}"}
@@ -569,7 +579,8 @@ def find_config(argument: Path | str | None) -> WorkbenchConfig:
     is_toml = path.endswith(".toml")
     try:
         path = os.path.abspath(path)
-        # Without this check, a named pipe that nobody writes to would be waited for.
+        # Without this check, a named pipe that nobody writes to would be waited for. A
+        # link to a pipe is the `<(...)` of a shell, which writes.
         if Path(path).is_fifo() and not Path(path).is_symlink():
             raise OSError(0, "expected a file, found a pipe")
         text = Path(path).read_text(encoding="utf-8-sig")
@@ -624,7 +635,7 @@ def _make_object(pairs: list[tuple[str, Any]]) -> JSON:
 # order, are STARTING, UP, DRAINING and ENDED.
 
 # The full name of a tool. Only the part behind the server's name may contain `__`.
-FORM = "{toolbox}__{server}__{tool}"
+NAME_FORM = "{toolbox}__{server}__{tool}"
 
 
 class ToolError(Exception):
@@ -667,7 +678,7 @@ class DownstreamServer:
     server_name: str
     config: ServerConfig
     workbench: Workbench
-    introduced: bool = False  # an answer for a part had the server's instructions
+    introduced: bool = False  # a part had the server's instructions
 
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
@@ -684,13 +695,15 @@ class DownstreamServer:
             tools = {name: t for name, t in tools.items() if is_read_only(t)}
         return tools
 
-    def fits(self, pattern: str, *tool: str) -> bool:
+    def fits(self, pattern: str, tool: str | None = None) -> bool:
         """Whether a pattern fits this tool or, without a tool, may fit a tool here."""
-        names = self.toolbox_name, self.server_name, *tool
         # Missing parts are added on the left: `read_*` is `*__*__read_*`.
-        parts = ["*", "*", *pattern.split("__", 2)][-3:]
-        # `map` stops at the shorter of both, so the last part may have no name.
-        return all(map(matches, names, parts))
+        toolbox, server, name = ["*", "*", *pattern.split("__", 2)][-3:]
+        if not matches(self.toolbox_name, toolbox):
+            return False
+        if not matches(self.server_name, server):
+            return False
+        return tool is None or matches(tool, name)
 
     def start(self) -> Connection:
         """The current connection, or a new one if the current one has closed."""
@@ -803,18 +816,18 @@ class Workbench:
         began = anyio.current_time()
         servers = [s for s in self.servers_of(toolbox) if any(map(s.fits, patterns))]
         settled: list[DownstreamServer] = []
-
-        # The first server that is up moves the deadline of the group `waiting`, below.
-        # A deadline in the past ends the wait at once.
-        async def wait_for(server: DownstreamServer) -> None:
-            connection = await server.connect()
-            if connection.state is State.UP:
-                waiting.cancel_scope.deadline = began + OPEN_TIMEOUT
-            settled.append(server)
-            await on_progress(len(settled), len(servers), server.server_name)
-
         async with anyio.create_task_group() as waiting:
             waiting.cancel_scope.deadline = began + ANSWER_TIMEOUT
+
+            async def wait_for(server: DownstreamServer) -> None:
+                connection = await server.connect()
+                # The first server that is up shortens the wait. A deadline in the past
+                # ends the wait at once.
+                if connection.state is State.UP:
+                    waiting.cancel_scope.deadline = began + OPEN_TIMEOUT
+                settled.append(server)
+                await on_progress(len(settled), len(servers), server.server_name)
+
             for server in servers:
                 waiting.start_soon(wait_for, server)
         answer = self.compose(toolbox, servers, patterns)
@@ -845,7 +858,8 @@ class Workbench:
                         found.append(describe_tool(server, tool))
                 answer["tools"] += found
                 manual = connection.session.instructions
-                # A part repeats no manual, which a model has read already.
+                # An answer for the whole may have cut the manual, so the first part has
+                # it again. Later parts do not.
                 is_new = bool(found) and not server.introduced
                 if manual and (is_new or not is_part):
                     answer["instructions"][name] = manual
@@ -868,16 +882,14 @@ class Workbench:
                 return server
         names = ", ".join(self.config.toolboxes[toolbox].servers)
         text = f"No server of toolbox '{toolbox}' matches '{full_name}'."
-        raise ToolError(f"{text} Use {FORM}; its servers are {names}.")
+        raise ToolError(f"{text} Use {NAME_FORM}; its servers are {names}.")
 
 
 @asynccontextmanager
 async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]:
     """A workbench whose servers are all stopped when the block is left."""
     environment = {k: v for k, v in os.environ.items() if k not in config.withheld}
-    # A file may name `${PATH}` or `${HOME}`, but every server needs these variables,
-    # of which the SDK has a list.
-    shared = Shared(config.mask, config.learn, environment | get_default_environment())
+    shared = Shared(config.mask, config.learn, environment)
     # asyncio looks up host names in these threads. A look-up may hang for a minute,
     # such as while a VPN is off, and with few threads keep other servers waiting.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(500))
@@ -911,13 +923,16 @@ def compose_note(answer: JSON, servers: Servers, patterns: list[str]) -> str:
             sentences.append(f"No tool matches {', '.join(unmatched)}.")
     hidden = sum(len(server.connection.tools) for server in up) - total
     if hidden:
-        sentences.append(f"Left out by --read-only: {hidden} tools, not declared so.")
+        sentences.append(
+            f"Left out by --read-only: {hidden} tools that are not declared so."
+        )
     for server in starting:
         how = "Call open_toolbox again to get their tools."
         sentences.append(f"Still starting: {server.server_name}. {how}")
         # The output may have the address of a sign-in.
         output = shorten(server.connection.last_line(), 4_000 // len(starting))
-        sentences.append(f"Its output: {output!r}.")
+        if output:
+            sentences.append(f"Its output: {output!r}.")
     return " ".join(sentences)
 
 
@@ -943,7 +958,7 @@ def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
     return entry
 
 
-def list_tool(tool: JSON) -> None:
+def summarize_tool(tool: JSON) -> None:
     """Reduce a tool to a line of description and the names of its arguments."""
     whole = tool["description"].strip()
     line = whole.partition("\n")[0][:79]
@@ -979,7 +994,7 @@ def list_arguments(schema: JSON) -> str:
 
 # The steps in which the tools of an answer are shortened, down to their names.
 _SHORTENINGS: list[Callable[[JSON], object]] = [
-    list_tool,
+    summarize_tool,
     lambda tool: tool.pop("description"),
     lambda tool: tool.pop("arguments"),
 ]
@@ -1011,7 +1026,9 @@ def fit(answer: JSON, limit: int) -> None:
             for tool in by_server[name]:
                 shorten_tool(tool)
             listed.add(name)
-            told = _LISTED.format(", ".join(sorted(listed)), tool["name"])
+            told = _LISTED.format(
+                ", ".join(sorted(listed)), by_server[name][-1]["name"]
+            )
             answer["note"] = f"{note} {told}".strip()
 
 
@@ -1395,7 +1412,7 @@ class State(enum.IntEnum):
     STARTING = 1
     UP = 2  # calls are sent, in this state only
     DRAINING = 3  # calls in flight may still be answered
-    ENDED = 4  # nothing is left of the process group
+    ENDED = 4  # session and transport are left, and no process remains
 
 
 class Connection:
@@ -1410,6 +1427,7 @@ class Connection:
         self.config = config
         self.shared = shared
         self.tools: dict[str, types.Tool] = {}  # by name, those that the filters allow
+        self.session: ClientSession  # set by `run`, once the transport is entered
         self.state = State.STARTING
         self._reason = ""  # why the connection is closed
         self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
@@ -1468,9 +1486,11 @@ class Connection:
 
     def last_line(self) -> str:
         """The last line of output that has an address, or else the last line."""
-        lines = reversed(self._output)
-        # `max` returns the first line that has an address, or else the first of all.
-        return max(lines, key=lambda line: "://" in line, default="")
+        lines = [*reversed(self._output), ""]
+        for line in lines:
+            if "://" in line:
+                return line
+        return lines[0]
 
     async def run(self) -> None:
         """Start the server, keep the connection, and leave no process of its group."""
@@ -1554,8 +1574,8 @@ class Connection:
             except ValueError as error:
                 # The mask comes first, because a secret that is cut is not found.
                 shown = self.shared.mask(str(tool))[:99]
-                text = f"{self.name}: left out a tool that is not valid, %s: %s"
-                log.warning(text, shown, explain(error))
+                text = "%s: left out a tool that is not valid, %s: %s"
+                log.warning(text, self.name, shown, explain(error))
         page["tools"] = valid
 
     async def _negotiate(self) -> None:
@@ -1750,7 +1770,7 @@ class Connection:
 # server. The last part of this section is for Windows alone.
 
 SESSION_ID = "mcp-session-id"
-_VERSION = "mcp-protocol-version"
+_VERSION_HEADER = "mcp-protocol-version"
 HEADERS = {"accept": "application/json, text/event-stream"}
 HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 
@@ -1884,9 +1904,10 @@ class ServerProcess(Transport):
         with anyio.CancelScope(shield=True):
             for seconds, number in steps:
                 # The group has these seconds to end. What is left then gets the signal.
-                with anyio.move_on_after(seconds):
+                with anyio.move_on_after(seconds) as grace:
                     while self.kill_group(0):
                         await anyio.sleep(0.02)
+                if not grace.cancelled_caught:
                     # The group has ended, and its number may soon be another's.
                     break
                 self.kill_group(number)
@@ -1925,19 +1946,27 @@ def restore_environment() -> None:
         return
     os.environ.pop("UV_RUN_RECURSION_DEPTH", None)
     folders = os.environ.get("PATH", "").split(os.pathsep)
-    for folder in folders.copy():
-        environment = os.path.join(os.path.dirname(folder), "")
-        is_environment = os.path.exists(f"{environment}pyvenv.cfg")
-        is_ours = any(path.startswith(environment) for path in sys.path)
-        if not is_environment or not is_ours:
-            break
-        folders.remove(folder)
+    while folders and _is_ours(folders[0]):
+        del folders[0]
     os.environ["PATH"] = os.pathsep.join(folders)
     if os.environ.get("VIRTUAL_ENV") == sys.prefix:
         del os.environ["VIRTUAL_ENV"]
-        if is_environment:
-            # uv has replaced the value, but not the folder of the same environment.
-            os.environ["VIRTUAL_ENV"] = os.path.dirname(environment)
+        # uv has replaced the value of an environment that a person has activated, but
+        # not its folder in PATH.
+        if folders and _is_environment(folders[0]):
+            os.environ["VIRTUAL_ENV"] = os.path.dirname(folders[0])
+
+
+def _is_environment(folder: str) -> bool:
+    """Whether this folder, of PATH, has the programs of a Python environment."""
+    return os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg"))
+
+
+def _is_ours(folder: str) -> bool:
+    """Whether the running Python uses packages of the environment of this folder."""
+    environment = os.path.join(os.path.dirname(folder), "")
+    is_used = any(path.startswith(environment) for path in sys.path)
+    return is_used and _is_environment(folder)
 
 
 @dataclass
@@ -2034,8 +2063,8 @@ class RemoteServer(Transport):
             log.debug("%s: not posted: %s", self.config.url, error)
         # The session sets the agreed version in the headers of its requests and
         # notifications. Its answers and the GET of `_listen` need this header, too.
-        if _VERSION in headers:
-            self._http.headers[_VERSION] = headers[_VERSION]
+        if _VERSION_HEADER in headers:
+            self._http.headers[_VERSION_HEADER] = headers[_VERSION_HEADER]
             self._is_ready.set()
 
     async def _listen(self) -> None:
@@ -2091,6 +2120,7 @@ class RemoteServer(Transport):
         pause = 0.0
         began = anyio.current_time()
         while not await self._fetch(exchange):
+            # A stream that was open for long has not ended at once.
             lasted = anyio.current_time() - began
             pause = min(max(exchange.retry, 2 * pause - lasted), RETRY_LIMIT)
             await anyio.sleep(pause)
@@ -2103,7 +2133,8 @@ class RemoteServer(Transport):
     async def _fetch(self, exchange: _Exchange) -> bool:
         """Make one HTTP request, and hand on the messages of its response.
 
-        Returns whether nothing more is awaited. Raises `ToolError` for any failure.
+        Returns False if the event stream is to be asked for again. Raises `ToolError`
+        for any failure.
         """
         is_read = exchange.awaited or exchange.method == "GET"
         request = self._http.stream(exchange.method, self._endpoint, **exchange.parts)
@@ -2329,7 +2360,7 @@ class SignIn(httpx2.Auth):
         form = stored["form"] | {"refresh_token": stored["refresh_token"]}
         sent: JSON = {"data": form, "headers": stored["headers"]}
         with anyio.move_on_after(TOKEN_TIMEOUT), suppress(httpx2.HTTPError):
-            http = httpx2.AsyncClient(transport=_Transport(), timeout=None)
+            http = httpx2.AsyncClient(transport=_ProxyTransport(), timeout=None)
             async with http, http.stream("POST", url, **sent) as response:
                 # A body may never end, so no more of it is read.
                 body = await anext(response.aiter_bytes(LINE_LIMIT), b"")
@@ -2350,7 +2381,7 @@ async def _drop_body(response: Any) -> None:
     response.stream = httpx2.ByteStream(b"")
 
 
-class _Transport(httpx2.AsyncBaseTransport):
+class _ProxyTransport(httpx2.AsyncBaseTransport):
     """Makes each request through the proxy that its URL needs; see `find_proxy`."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -2390,7 +2421,7 @@ class Login:
         self._returned: asyncio.Queue[JSON] = asyncio.Queue()
 
     async def _forget(self, *_: object) -> None:
-        """Each login begins anew, and `run` returns what is to be stored."""
+        """All methods of the SDK's token storage: `run` returns what is to be stored."""
 
     get_tokens = set_tokens = get_client_info = set_client_info = _forget
 
@@ -2407,7 +2438,7 @@ class Login:
             self._url, metadata, cast(Any, self), self._show, self._wait
         )
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-        http = httpx2.AsyncClient(transport=_Transport(), auth=provider)
+        http = httpx2.AsyncClient(transport=_ProxyTransport(), auth=provider)
         http.timeout = httpx2.Timeout(TOKEN_TIMEOUT)
         http.event_hooks = {"response": [self._refuse]}
         try:
@@ -2677,7 +2708,8 @@ async def _check_server(server: DownstreamServer) -> str:
     connection = server.start()
     await connection.reach(State.UP)
     seconds = anyio.current_time() - began
-    failed = name = _short_name(server)
+    name = _short_name(server)
+    is_ok = False
     verdict = "FAILED"
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         verdict = "\x1b[31mFAILED\x1b[0m"
@@ -2687,7 +2719,7 @@ async def _check_server(server: DownstreamServer) -> str:
     elif not connection.tools and server.config.tool_filters != ["*"]:
         text = "its toolFilters match none of its tools"
     else:
-        failed = ""
+        is_ok = True
         verdict = "ok    "
         answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
         noun = "tool " if len(server.tools) == 1 else "tools"
@@ -2696,7 +2728,7 @@ async def _check_server(server: DownstreamServer) -> str:
     first, *others = text.split("\n")
     start = f"{name:{width}}  {verdict} {seconds:6.1f} s"
     print(f"{start}  {first:.300}", *others, sep="\n    ")
-    return failed
+    return "" if is_ok else name
 
 
 def _short_name(server: DownstreamServer) -> str:
@@ -2743,7 +2775,7 @@ def _cost(size: int) -> str:
 async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     """Call a tool as an MCP client does, and print its result. Returns the status."""
     if name.count("__") < 2:
-        print(f"expected a name {FORM}, found {name}", file=sys.stderr)
+        print(f"expected a name {NAME_FORM}, found {name}", file=sys.stderr)
         return 1
     given = {"toolbox_name": name.split("__")[0], "tool_name": name}
     given["arguments"] = " ".join(words)
@@ -2761,10 +2793,12 @@ async def log_in(url: str) -> int:
     config = WorkbenchConfig({})
     failed = f"Not signed in to {url}: "
     outcome = f"{failed}stopped, or not done within {LOGIN_TIMEOUT:g} seconds"
+    status = 1
     try:
         with anyio.move_on_after(LOGIN_TIMEOUT):
             SignIn(url, config.learn).save(await Login(url).run())
             outcome = f"Signed in to {url}"
+            status = 0
     except Exception as error:  # noqa: BLE001
         # Further lines of the SDK's errors may show tokens. `mask` takes control
         # characters out, which a server may have sent to the terminal.
@@ -2772,14 +2806,14 @@ async def log_in(url: str) -> int:
     finally:
         # Ctrl-C cancels this task, which passes here as well.
         print(outcome)
-    return int(outcome.startswith(failed))
+    return status
 
 
 # How the process ends: a signal cancels the work, or the end of stdin or stdout ends
 # it. Both stop all servers. Then the process exits. Meanwhile a thread counts down.
 
 
-# Each line that cannot be written asks for a countdown, and the cache starts one.
+# Each line that cannot be written asks for a countdown. The cache starts only one.
 @functools.cache
 def start_countdown(status: int) -> None:
     """Have the process end in `EXIT_TIMEOUT` seconds, if it has not ended until then.
@@ -2878,7 +2912,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--call", nargs="+", metavar=("NAME", "JSON"))
     add("--login", metavar="URL")
     add("--toolbox", action="store_true")
-    add("--http", metavar="[HOST:]PORT", type=address)
+    add("--http", metavar="[HOST:]PORT", type=host_and_port)
     add("--read-only", action="store_true")
     add("--verbose", action="store_true")
     add("--version", action="version", version=f"mcp-workbench {__version__}")
@@ -2887,10 +2921,12 @@ def parse_arguments() -> argparse.Namespace:
     given = {name for name, value in vars(options).items() if value} - {"verbose"}
     if not any(map(given.issubset, _MODES)):
         parser.error(f"these do not go together: {', '.join(sorted(given))}")
+    if options.http and not options.toolbox:
+        parser.error("--http needs --toolbox")
     return options
 
 
-def address(text: str) -> tuple[str, int]:
+def host_and_port(text: str) -> tuple[str, int]:
     """The host and the port of `[HOST:]PORT`. An IPv6 host keeps its brackets."""
     host, _, port = text.rpartition(":")
     return host or "127.0.0.1", int(port)
