@@ -2734,7 +2734,7 @@ REFUSED = {"command": "x", "cwd": []}
 FILES["bad.json"] = {"mcpServers": {"good": local(), "bad": REFUSED}}
 CALL = 'its.json --call box__s__result {"content":[{"type":"text","text":"Gr\\u00f6\\u00df"}]}'
 IS_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00"
-REASON = r"/bad.json:\nmcpServers.bad.cwd: expected .*\n$"
+REASON = r"[/\\]bad.json:\nmcpServers.bad.cwd: expected .*\n$"
 COMMAND_LINES = {  # the options; the status, stdout, and what stderr tells
     "--call demo__toolbox__time": (0, f"{IS_TIME}\n", ""),
     "--check": (0, r"demo/toolbox +ok +\d+\.\d s +2 tools (.*\n)+", ""),

@@ -2395,8 +2395,7 @@ class _ProxyTransport(httpx2.AsyncBaseTransport):
 async def _lock(file: IO[bytes]) -> None:
     """Lock a file until it is closed, as soon as no other process has locked it."""
     while True:
-        # A locked file raises the first error on POSIX, and the second on Windows.
-        with suppress(BlockingIOError, PermissionError):
+        with suppress(OSError if sys.platform == "win32" else BlockingIOError):
             if sys.platform == "win32":
                 import msvcrt
 
