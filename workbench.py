@@ -144,6 +144,11 @@ def matches(name: str, pattern: str) -> bool:
     return name == pattern or fnmatch.fnmatchcase(name, pattern)
 
 
+def without_null(members: JSON) -> JSON:
+    """The members that are not null, which stands for what is not there."""
+    return {name: value for name, value in members.items() if value is not None}
+
+
 @dataclass(frozen=True)
 class ServerConfig:
     """A downstream server: either a process (`command`) or an endpoint (`url`).
@@ -176,7 +181,7 @@ class ServerConfig:
         A secret elsewhere, such as in a URL's path, is known only if it comes from
         `${VAR}`.
         """
-        env = {name: text for name, text in self.env.items() if text}
+        env = without_null(self.env)
         # PATH, HOME and a few more are no secrets, and their parts are in many texts.
         for name in get_default_environment():
             env.pop(name, None)
@@ -343,9 +348,7 @@ class _ConfigReader:
             if name.startswith("_"):
                 continue
             path = f"{at}.{name}"
-            entry = self.expect(path, value, dict)
-            # Clients write null for what is not there.
-            entry = {key: entry[key] for key in entry if entry[key] is not None}
+            entry = without_null(self.expect(path, value, dict))
             on = self.expect(f"{path}.enabled", entry.pop("enabled", True), bool)
             off = self.expect(f"{path}.disabled", entry.pop("disabled", False), bool)
             if off or not on:
@@ -392,7 +395,7 @@ class _ConfigReader:
                 continue
             at = f"{path}.{key}"
             given = entry.pop(key)
-            env = {k: v for k, v in values.get("env", {}).items() if v is not None}
+            env = without_null(values.get("env", {}))
             if key == "tools" and isinstance(given, dict):
                 log.warning("%s: Codex's approvals of tools are not applied", at)
                 continue
@@ -402,9 +405,7 @@ class _ConfigReader:
             else:
                 value = self.read(at, given, _KINDS[name], env)
             if name == "headers":
-                # A header that is null is not there.
-                value = {k: v for k, v in value.items() if v is not None}
-                value |= values.get(name, {})
+                value = without_null(value) | values.get(name, {})
             elif name == "excluded_tools":
                 # The exclusions of all spellings add up.
                 value += values.get(name, [])
@@ -1822,8 +1823,7 @@ class ServerProcess(Transport):
     async def __aenter__(self) -> Streams:
         """Start the process, to speak to it over stdin and stdout."""
         config = self.config
-        every = {**self.shared.environment, **config.env}
-        env = {name: value for name, value in every.items() if value is not None}
+        env = without_null({**self.shared.environment, **config.env})
         words = list(map(os.path.expanduser, [config.command, *config.args]))
         # Without `which`, Windows would not find `npx.cmd` for the command `npx`.
         words[0] = shutil.which(words[0], path=env.get("PATH")) or words[0]
