@@ -319,7 +319,7 @@ class _ConfigReader:
 
     def read_toolboxes(self, content: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of a file by their names, ours or another client's."""
-        data = self.expect("configuration", content, dict)
+        data = without_null(self.expect("configuration", content, dict))
         if data.get("toolMode", "proxy") != "proxy":
             self.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
         toolboxes = {}
@@ -458,11 +458,12 @@ class _ConfigReader:
             log.warning("%s: only ${NAME}, in capitals, is expanded", path)
             return foreign
         # `${` that is not closed has no name, and so no value.
-        value = {**os.environ, **env}.get(name, default)
+        value: str | None = {**os.environ, **env}.get(name, default)
         if value is None:
             how = "set it in `env` of the workbench's entry in your client, or write"
             self.report(path, f"{reference[0]} is not set: {how} ${{NAME:-default}}")
-        return value or ""
+            return ""
+        return value
 
     def expect(self, path: str, value: Any, kind: type) -> Any:
         """The value, if it is of this JSON type; otherwise an empty one."""
@@ -485,7 +486,7 @@ class _ConfigReader:
         tables = {key: data[key] for key in _TABLE_KEYS if key in data}
         # opencode keeps servers in `mcp`, VS Code in its `servers`. Gemini CLI keeps
         # lists there, of names in `mcpServers`.
-        mcp = self.expect("mcp", data.get("mcp") or {}, dict)
+        mcp = without_null(self.expect("mcp", data.get("mcp", {}), dict))
         if "servers" in mcp:
             tables["mcp.servers"] = mcp["servers"]
         folder, project = self.find_project(data)
@@ -535,7 +536,7 @@ class _ConfigReader:
 
     def read_names(self, path: str, owner: JSON) -> set[str]:
         """A list of servers' names, which clients compare without regard to case."""
-        names = self.expect(path, owner.get(path.rpartition(".")[2]) or [], list)
+        names = self.expect(path, owner.get(path.rpartition(".")[2], []), list)
         return {str(name).lower() for name in names}
 
 
