@@ -319,7 +319,7 @@ class _ConfigReader:
 
     def read_toolboxes(self, content: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of a file by their names, ours or another client's."""
-        data = without_null(self.expect("configuration", content, dict))
+        data = self.expect("configuration", content, dict)
         if data.get("toolMode", "proxy") != "proxy":
             self.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
         toolboxes = {}
@@ -486,7 +486,7 @@ class _ConfigReader:
         tables = {key: data[key] for key in _TABLE_KEYS if key in data}
         # opencode keeps servers in `mcp`, VS Code in its `servers`. Gemini CLI keeps
         # lists there, of names in `mcpServers`.
-        mcp = without_null(self.expect("mcp", data.get("mcp", {}), dict))
+        mcp = without_null(self.expect("mcp", data.get("mcp") or {}, dict))
         if "servers" in mcp:
             tables["mcp.servers"] = mcp["servers"]
         folder, project = self.find_project(data)
@@ -536,7 +536,7 @@ class _ConfigReader:
 
     def read_names(self, path: str, owner: JSON) -> set[str]:
         """A list of servers' names, which clients compare without regard to case."""
-        names = self.expect(path, owner.get(path.rpartition(".")[2], []), list)
+        names = self.expect(path, owner.get(path.rpartition(".")[2]) or [], list)
         return {str(name).lower() for name in names}
 
 
