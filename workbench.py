@@ -65,8 +65,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import sleep
-from typing import IO, Annotated, Any, NamedTuple, cast, get_args
+from time import sleep  # `time` is a tool of the built-in toolbox
+from typing import IO, Annotated, Any, ClassVar, NamedTuple, cast, get_args
 
 # The SDK is written on anyio, whose cancel scopes and task groups serve here as well.
 # asyncio does what anyio lacks: processes that report their exit, and tasks and timers
@@ -75,7 +75,6 @@ try:
     import tomllib
 
     import anyio.abc
-    import anyio.to_thread
     import httpx2
     import uvicorn
     from mcp import Client, ClientSession, MCPError, ServerSession, types
@@ -119,7 +118,7 @@ PART_LIMIT = 20_000  # characters of an answer for a part of a toolbox
 TEXT_LIMIT = 2_000  # characters of a server's instructions; clients cut there as well
 MAX_PAGES = 250  # of one `tools/list`; a server with more pages is looping
 
-# In this file, a name that begins with one underscore is used in its own section only.
+# A name that begins with one underscore is used in its own section only.
 
 log = logging.getLogger("workbench")
 JSON = dict[str, Any]  # a JSON object, such as the wire form of a result
@@ -137,9 +136,9 @@ class ConfigError(ValueError):
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a name equals a pattern, or fits it as the names of files do in a shell.
+    """Whether a pattern, with the wildcards of a shell, matches a name.
 
-    A name with brackets, such as `get[1]`, does not fit itself as a pattern.
+    Names are compared first, because the pattern `get[1]` matches only `get1`.
     """
     return name == pattern or fnmatch.fnmatchcase(name, pattern)
 
@@ -171,9 +170,9 @@ class ServerConfig:
 
     def allows(self, tool: str) -> bool:
         """Whether a model may see and call the downstream tool of this name."""
-        fits = functools.partial(matches, tool)
-        is_excluded = any(map(fits, self.excluded_tools))
-        return any(map(fits, self.tool_filters)) and not is_excluded
+        if any(matches(tool, pattern) for pattern in self.excluded_tools):
+            return False
+        return any(matches(tool, pattern) for pattern in self.tool_filters)
 
     def find_secrets(self) -> list[str]:
         """The values of `env` and of headers, and the logins and queries of URLs.
@@ -273,8 +272,8 @@ class WorkbenchConfig:
         return re.sub("[A-Za-z0-9_-]{12,}", mask_part, text)
 
 
-# The fields of a server, and their keys in clients' files, ours first. `env` is read
-# first, because the other values may refer to its variables.
+# The fields of a server, and their keys in clients' files, of which the last that is
+# given counts. `env` is read first, because the other values may refer to its variables.
 _SPELLINGS = {
     "env": ["env", "environment"],
     "command": ["command"],
@@ -282,7 +281,7 @@ _SPELLINGS = {
     "cwd": ["cwd"],
     "url": ["url", "serverUrl", "httpUrl"],
     "headers": ["headers", "http_headers", "env_http_headers", "bearer_token_env_var"],
-    "transport": ["transport", "type"],
+    "transport": ["type", "transport"],
     "tool_filters": ["toolFilters", "includeTools", "enabled_tools", "tools"],
     "excluded_tools": ["excludeTools", "disabledTools", "disabled_tools"],
     "description": ["description"],
@@ -422,7 +421,7 @@ class _ConfigReader:
             # With this cutoff, one letter may be wrong in the shortest key, `tools`. A
             # few longer words, such as `toolset`, are refused as well.
             for near in difflib.get_close_matches(key.lower(), filters, 1, cutoff=0.8):
-                hint = f"unknown key: did you mean '{filters[near]}'?"
+                hint = f"unknown key: did you mean a server's '{filters[near]}'?"
                 self.report(f"{path}.{key}", hint)
         if unknown:
             log.warning("%s: unknown keys %s, ignored", path, unknown)
@@ -483,17 +482,17 @@ class _ConfigReader:
 
         Servers that a list of names switches off are marked as `disabled` there.
         """
-        tables = {key: data[key] for key in _TABLE_KEYS if key in data}
-        # opencode keeps servers in `mcp`, VS Code in its `servers`. Gemini CLI keeps
-        # lists there, of names in `mcpServers`.
-        mcp = without_null(self.expect("mcp", data.get("mcp") or {}, dict))
+        tables = without_null({key: data.get(key) for key in _TABLE_KEYS})
+        # `mcp` is opencode's table. In VS Code, its `servers` is the table. In Gemini
+        # CLI, it has lists of names from `mcpServers`.
+        mcp = self.expect("mcp", tables.get("mcp", {}), dict)
+        if mcp.keys() & {"servers", "allowed", "excluded", "serverCommand"}:
+            del tables["mcp"]
         if "servers" in mcp:
             tables["mcp.servers"] = mcp["servers"]
         folder, project = self.find_project(data)
         if "mcpServers" in project:
             tables[f"{folder}.mcpServers"] = project["mcpServers"]
-        if len(tables) > 1:
-            tables.pop("mcp", None)
         if not tables and "projects" not in data:
             told = f"expected one of {['toolboxes', *_TABLE_KEYS]}, found {[*data]}"
             self.report("configuration", told)
@@ -505,7 +504,7 @@ class _ConfigReader:
         for path, value in tables.items():
             table = self.expect(path, value, dict)
             tables[path] = table
-            if "allowed" in mcp:
+            if mcp.get("allowed") is not None:
                 allowed = self.read_names("mcp.allowed", mcp)
                 off |= set(map(str.lower, table)) - allowed
             for name in table:
@@ -542,7 +541,7 @@ class _ConfigReader:
 
 def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchConfig:
     """Check a configuration that was decoded from this text. Raises `ConfigError`."""
-    # This copy has the dates of TOML as texts.
+    # In this copy, TOML's dates are texts, and Codex's names of variables `${NAME}`.
     data = json.loads(json.dumps(data, default=str), object_hook=_name_variables)
     # Comments and disabled entries are not read, but a token that is named there must
     # not reach other servers either.
@@ -633,8 +632,7 @@ def _make_object(pairs: list[tuple[str, Any]]) -> JSON:
 
 # === Workbench ========================================================================
 # The toolboxes and their servers, for the meta-tools of the next section. A server is
-# used through a `Connection`, one for each start. The states of a connection, in their
-# order, are STARTING, UP, DRAINING and ENDED.
+# used through a `Connection`, one for each start; see `State`.
 
 # The full name of a tool. Only the part behind the server's name may contain `__`.
 NAME_FORM = "{toolbox}__{server}__{tool}"
@@ -780,14 +778,17 @@ class Workbench:
     config: WorkbenchConfig
     shared: Shared
     task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
-    # By name, the toolboxes that were used. Each of their servers starts when needed.
+    # By name, the toolboxes that were opened or used. A server starts when needed.
     open_toolboxes: dict[str, Servers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.file_time = modification_time(self.config.source)
 
     def servers_of(self, name: str) -> Servers:
-        """The servers of a toolbox. Raises `ToolError` if it is not configured."""
+        """The servers of a toolbox, which is open from now on.
+
+        Raises `ToolError` if it is not configured.
+        """
         if name not in self.config.toolboxes:
             names = ", ".join(self.config.toolboxes) or "none"
             text = f"Toolbox '{name}' not found. Available toolboxes: {names}"
@@ -801,10 +802,9 @@ class Workbench:
             ]
         return self.open_toolboxes[name]
 
-    def all_servers(self) -> Servers:
-        """All configured servers, without starting them."""
-        toolboxes = map(self.servers_of, self.config.toolboxes)
-        return [server for servers in toolboxes for server in servers]
+    def open_servers(self) -> Servers:
+        """The servers of all toolboxes that are open."""
+        return [server for its in self.open_toolboxes.values() for server in its]
 
     async def open(
         self, toolbox: str, patterns: list[str], on_progress: ProgressFnT
@@ -928,13 +928,15 @@ def compose_note(answer: JSON, servers: Servers, patterns: list[str]) -> str:
         sentences.append(
             f"Left out by --read-only: {hidden} tools that are not declared so."
         )
-    for server in starting:
+    if starting:
+        names = ", ".join(server.server_name for server in starting)
         how = "Call open_toolbox again to get their tools."
-        sentences.append(f"Still starting: {server.server_name}. {how}")
+        sentences.append(f"Still starting: {names}. {how}")
+    for server in starting:
         # The output may have the address of a sign-in.
         output = shorten(server.connection.last_line(), 4_000 // len(starting))
         if output:
-            sentences.append(f"Its output: {output!r}.")
+            sentences.append(f"Output of {server.server_name}: {output!r}.")
     return " ".join(sentences)
 
 
@@ -964,7 +966,9 @@ def summarize_tool(tool: JSON) -> None:
     """Reduce a tool to a line of description and the names of its arguments."""
     whole = tool["description"].strip()
     line = whole.partition("\n")[0][:79]
-    tool["description"] = shorten(whole, len(line))
+    if line != whole:
+        line += "…"
+    tool["description"] = line
     tool["arguments"] = "…"
     # The arguments of a schema of an unusual form are not shown.
     with suppress(AttributeError, TypeError):
@@ -1145,7 +1149,7 @@ _Patterns = Annotated[list[str], BeforeValidator(_as_list), Field(default=["*"])
 
 
 def _begin_request(context: Any) -> Workbench:
-    """The workbench of a request, whose session now gets the servers' questions."""
+    """Have servers ask this request's client from now on; return the workbench."""
     workbench: Workbench = context.lifespan_context
     # A client that insists on 2026-07-28 can be neither asked nor sent logs.
     if context.session.can_send_request:
@@ -1254,7 +1258,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
     async def roots_changed(context: Any, _: object) -> None:
         workbench: Workbench = context.lifespan_context
         # A server that is still starting has not asked for the roots yet.
-        for server in in_state(State.UP, workbench.all_servers()):
+        for server in in_state(State.UP, workbench.open_servers()):
             workbench.task_group.start_soon(server.connection.tell_roots_changed)
 
     server = tool_server("mcp-workbench", meta_tools(config), config.mask)
@@ -1558,7 +1562,7 @@ class Connection:
             if isinstance(item.message, types.JSONRPCResponse):
                 result = item.message.result
                 result.setdefault("content", [])
-                # A tool's result may have any further key, which the SDK takes out.
+                # A tool's result may have a key `tools`, but the SDK takes further keys out.
                 if isinstance(result.get("tools"), list):
                     self._remove_invalid_tools(result)
             yield item
@@ -1696,8 +1700,8 @@ class Connection:
         """Close the connection if the server may have lost the session.
 
         A remote server that was restarted may refuse the old session with any error. So
-        the second failed request in a row closes the connection. Otherwise, all calls
-        would fail until the workbench is restarted.
+        a post or a listing that fails closes the connection, if the request before has
+        failed as well. Otherwise, all calls would fail until the workbench is restarted.
         """
         self._failures += 1
         may_be_lost = bool(self.config.url) and self._failures > 1
@@ -1821,6 +1825,8 @@ class ServerProcess(Transport):
     two wait for the exit first, up to `EXIT_GRACE`.
     """
 
+    running: ClassVar[set[ServerProcess]] = set()  # to be killed if the end takes long
+
     async def __aenter__(self) -> Streams:
         """Start the process, to speak to it over stdin and stdout."""
         config = self.config
@@ -1842,6 +1848,7 @@ class ServerProcess(Transport):
                 raise ToolError(_explain_start(config.command, cwd, error)) from None
         if sys.platform == "win32":
             self._job = create_job(self._process)
+        self.running.add(self)
         # The process may have exited already. Then the callback follows at once.
         self._pipes.exited.add_done_callback(self._report_exit)
         self._ends = [self._pipes.exited, asyncio.create_task(self._read_stderr())]
@@ -1900,19 +1907,18 @@ class ServerProcess(Transport):
         # The exit that follows is not the reason for this end.
         self._pipes.exited.remove_done_callback(self._report_exit)
         self._pipes.stdin.close()
-        # 9 is SIGKILL, a name that Windows lacks. 0 only asks.
-        steps = (EXIT_GRACE, signal.SIGTERM), (EXIT_GRACE, 9), (OUTPUT_TIMEOUT, 0)
+        # 0 sends nothing. 9 is SIGKILL, a name that Windows lacks.
+        steps = (0, EXIT_GRACE), (signal.SIGTERM, EXIT_GRACE), (9, OUTPUT_TIMEOUT)
         with anyio.CancelScope(shield=True):
-            for seconds, number in steps:
-                # The group has these seconds to end. What is left then gets the signal.
-                with anyio.move_on_after(seconds) as grace:
+            for number, seconds in steps:
+                # Once nobody is left, the number of the group may soon be another's.
+                if not self.kill_group(number):
+                    break
+                with anyio.move_on_after(seconds):
                     while self.kill_group(0):
                         await anyio.sleep(0.02)
-                if not grace.cancelled_caught:
-                    # The group has ended, and its number may soon be another's.
-                    break
-                self.kill_group(number)
             await asyncio.wait(self._ends, timeout=OUTPUT_TIMEOUT)
+        self.running.discard(self)
         self._process.close()
 
     def kill_group(self, number: int) -> bool:
@@ -2002,11 +2008,11 @@ class RemoteServer(Transport):
         # This stream keeps nothing: a server that sends without end has to wait for the
         # session, and fills no memory.
         stream = anyio.create_memory_object_stream[SessionMessage]()
-        self._inbox, self._messages = stream
+        self._writer, self._reader = stream
         # A scope, because `Task.cancel` would cancel even a refresh of the tokens.
         self._listening = anyio.CancelScope()
         self._listener = asyncio.create_task(self._listen())
-        return Streams(self._messages, self._send)
+        return Streams(self._reader, self._send)
 
     def _make_client(self) -> httpx2.AsyncClient:
         # Errors show the URL as the configuration has it, so that the mask finds its
@@ -2071,7 +2077,8 @@ class RemoteServer(Transport):
     async def _listen(self) -> None:
         """Read the messages that belong to no request of ours.
 
-        A server of Streamable HTTP may have no stream of them: then the GET is refused.
+        A server of Streamable HTTP may have no stream of them, and refuse the GET. It is
+        asked again after `RETRY_LIMIT`.
         """
         with self._listening:
             if self._is_sse:
@@ -2090,7 +2097,7 @@ class RemoteServer(Transport):
             self.on_closed(f"{self.config.url} ended its stream")
         except ToolError as error:
             self.on_closed(str(error))
-        self._inbox.close()
+        self._writer.close()
         # No answer can come any more. Closing the HTTP client fails every post, even
         # one that waits for the endpoint.
         await self._http.aclose()
@@ -2103,8 +2110,8 @@ class RemoteServer(Transport):
         """
         self._listening.cancel()
         # The session reads no more messages. With this end open, `_fetch` would wait.
-        self._messages.close()
-        with anyio.CancelScope(shield=True), self._inbox:
+        self._reader.close()
+        with anyio.CancelScope(shield=True), self._writer:
             with anyio.move_on_after(EXIT_GRACE), suppress(ToolError):
                 if SESSION_ID in self._http.headers:
                     await self._fetch(_Exchange("DELETE"))
@@ -2176,7 +2183,7 @@ class RemoteServer(Transport):
             self._is_ready.set()
         message = read_message(event.data.encode())
         if message is not None:
-            await self._inbox.send(SessionMessage(message))
+            await self._writer.send(SessionMessage(message))
         return isinstance(message, Answer) and str(message.id) == exchange.awaited
 
     def _failure(self, response: httpx2.Response, body: str) -> ToolError:
@@ -2495,12 +2502,12 @@ _ZONE = "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to 
 _Timezone = Annotated[str, Field(default="UTC", description=_ZONE)]
 
 
-async def echo(context: Any, text: _Text) -> JSON:
+async def echo(context: Any, text: _Text, **_: Any) -> JSON:
     """A simple tool that returns the text it was given."""
     return text_result(text)
 
 
-async def time(context: Any, timezone: _Timezone) -> JSON:
+async def time(context: Any, timezone: _Timezone, **_: Any) -> JSON:
     """Returns the current server time, optionally in a specific timezone."""
     try:
         # UTC needs no zone data, unlike any other.
@@ -2686,7 +2693,9 @@ async def check(config: WorkbenchConfig) -> int:
     Returns the exit status: 1 if a server is not ok, or if there is none.
     """
     async with running_workbench(config) as workbench:
-        servers = workbench.all_servers()
+        for name in config.toolboxes:
+            workbench.servers_of(name)
+        servers = workbench.open_servers()
         if not servers:
             print(f"No server is configured in {config.source}.")
             return 1
@@ -2724,7 +2733,7 @@ async def _check_server(server: DownstreamServer) -> str:
         answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
         noun = "tool " if len(server.tools) == 1 else "tools"
         text = f"{len(server.tools):4} {noun} {_cost(len(compact(answer).encode()))}"
-    width = max(len(_short_name(other)) for other in server.workbench.all_servers())
+    width = max(len(_short_name(other)) for other in server.workbench.open_servers())
     first, *others = text.split("\n")
     start = f"{name:{width}}  {verdict} {seconds:6.1f} s"
     print(f"{start}  {first:.300}", *others, sep="\n    ")
@@ -2756,7 +2765,7 @@ def _print_context(workbench: Workbench) -> None:
     """Print what a model's context holds with the workbench, and without."""
     own = [tool.declaration for tool in meta_tools(workbench.config)]
     tools: list[types.Tool] = []
-    for server in workbench.all_servers():
+    for server in workbench.open_servers():
         tools += server.connection.tools.values()
     # Clients pass on only these parts of a tool's declaration to a model.
     parts = {"__all__": {"name", "description", "input_schema"}}
@@ -2813,7 +2822,8 @@ async def log_in(url: str) -> int:
 # it. Both stop all servers. Then the process exits. Meanwhile a thread counts down.
 
 
-# Each line that cannot be written asks for a countdown. The cache starts only one.
+# Each line that cannot be written asks for a countdown. All calls in a process have one
+# status, so the cache makes the later ones do nothing.
 @functools.cache
 def start_countdown(status: int) -> None:
     """Have the process end in `EXIT_TIMEOUT` seconds, if it has not ended until then.
@@ -2825,22 +2835,14 @@ def start_countdown(status: int) -> None:
 
 
 def _end_by_force(status: int) -> None:
-    """After `EXIT_TIMEOUT` seconds, kill the group of every child process, and exit.
+    """After `EXIT_TIMEOUT` seconds, kill the group of every server, and exit.
 
     This function runs in a thread, because the event loop may be busy with large
     answers.
-
-    The processes are found by their `Popen` objects. A list of ours would lack one that
-    has just been started: asyncio hands over a process after several turns of the event
-    loop, in which it connects the pipes.
     """
     sleep(EXIT_TIMEOUT)
-    if sys.platform != "win32":
-        for process in gc.get_objects():
-            if type(process) is subprocess.Popen:
-                # A `Popen` has no `pid` before its process is there.
-                with suppress(OSError, TypeError, AttributeError):
-                    os.killpg(process.pid, signal.SIGKILL)
+    for server in list(ServerProcess.running):
+        server.kill_group(9)
     os._exit(status)
 
 
