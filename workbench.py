@@ -613,21 +613,10 @@ def _decode_json(text: str) -> Any:
         # Spaces in place of the rest keep lines and columns in errors right.
         return match["string"] or re.sub(".", " ", match[0])
 
-    text = re.sub(_EXTENSION, blank, text)
-    data = json.loads(text, object_pairs_hook=_make_object)
+    data = json.loads(re.sub(_EXTENSION, blank, text))
     # Halves of surrogate pairs, which cannot be sent, are an error here.
     json.dumps(data, ensure_ascii=False).encode()
     return data
-
-
-def _make_object(pairs: list[tuple[str, Any]]) -> JSON:
-    """A JSON object. The last of several members with one name counts."""
-    members: JSON = {}
-    for name, value in pairs:
-        if name in members:
-            log.warning("'%s' stands twice in one object, and the last counts", name)
-        members[name] = value
-    return members
 
 
 # === Workbench ========================================================================
