@@ -224,11 +224,15 @@ class WorkbenchConfig:
     # variable only through its own entry.
     withheld: Mapping[str, str] = field(default_factory=dict)
     source: str = ""  # where it came from, for messages
+    # Entries of this workbench itself. It has their `env`, and so have its servers.
+    own_entries: list[ServerConfig] = field(default_factory=list)
     read_only: bool = False  # by `--read-only`: only such tools are seen and called
 
     def __post_init__(self) -> None:
         self._names = set(self.toolboxes)
         secrets = set(self.withheld.values())
+        for entry in self.own_entries:
+            secrets.update(entry.find_secrets())
         for toolbox in self.toolboxes.values():
             self._names.update(toolbox.servers)
             for server in toolbox.servers.values():
@@ -315,6 +319,7 @@ class _ConfigReader:
     """Reads a decoded configuration, and collects all problems with their places."""
 
     problems: list[str] = field(default_factory=list)
+    own_entries: list[ServerConfig] = field(default_factory=list)
 
     def read_toolboxes(self, content: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of a file by their names, ours or another client's."""
@@ -372,6 +377,7 @@ class _ConfigReader:
             is_own = any(os.path.samefile(file, __file__) for file in files)
             if is_own and "--toolbox" not in server.args:
                 log.warning("%s: left out, because it starts this workbench", path)
+                self.own_entries.append(server)
             else:
                 servers[name] = server
         return servers
@@ -404,7 +410,7 @@ class _ConfigReader:
             else:
                 value = self.read(at, given, _KINDS[name], env)
             if name == "headers":
-                value = without_null(value) | values.get(name, {})
+                value = values.get(name, {}) | without_null(value)
             elif name == "excluded_tools":
                 # The exclusions of all spellings add up.
                 value += values.get(name, [])
@@ -491,9 +497,9 @@ class _ConfigReader:
         if "servers" in mcp:
             tables["mcp.servers"] = mcp["servers"]
         folder, project = self.find_project(data)
-        if "mcpServers" in project:
+        if project.get("mcpServers"):
             tables[f"{folder}.mcpServers"] = project["mcpServers"]
-        if not tables and "projects" not in data:
+        if not tables and not isinstance(data.get("projects"), dict):
             told = f"expected one of {['toolboxes', *_TABLE_KEYS]}, found {[*data]}"
             self.report("configuration", told)
         for key in sorted(data.keys() & _POLICY_KEYS):
@@ -553,7 +559,7 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     toolboxes = reader.read_toolboxes(data)
     if reader.problems:
         raise ConfigError("\n".join([f"{source}:", *reader.problems]))
-    return WorkbenchConfig(toolboxes, withheld, source)
+    return WorkbenchConfig(toolboxes, withheld, source, reader.own_entries)
 
 
 def _name_variables(entry: JSON) -> JSON:
@@ -911,7 +917,8 @@ def compose_note(answer: JSON, servers: Servers, patterns: list[str]) -> str:
             if not is_found and not any(s.fits(pattern) for s in starting):
                 unmatched.append(pattern)
         if unmatched:
-            sentences.append(f"No tool matches {', '.join(unmatched)}.")
+            names = shorten(", ".join(unmatched), 1_000)
+            sentences.append(f"No tool matches {names}.")
     hidden = sum(len(server.connection.tools) for server in up) - total
     if hidden:
         sentences.append(
@@ -1579,10 +1586,13 @@ class Connection:
             await self.session.initialize()
         except (MCPError, ToolError, RuntimeError) as refusal:
             # The SDK raises RuntimeError for a version that it does not know.
+            if self._reason:
+                raise  # the connection is closed, so there is nothing to probe
             try:
                 await self.session.discover()
             except Exception:  # noqa: BLE001
-                # Report why `initialize` failed, not why the probe did.
+                # Report why `initialize` failed. Some processes exit at the probe.
+                self._reason = ""
                 raise refusal from None
             # A server of 2026-07-28 announces nothing unless it is listened to.
             self._may_miss_changes = True
@@ -1646,8 +1656,8 @@ class Connection:
             except (MCPError, ToolError, ValueError, TimeoutError) as error:
                 log.warning("%s: kept its old tools: %s", self.name, explain(error))
                 self._may_miss_changes = True
-                # A server that is slow has not lost the session.
-                if not isinstance(error, TimeoutError):
+                # A server that is slow, or whose answer is not valid, knows the session.
+                if isinstance(error, MCPError | ToolError):
                     self._count_failure(error)
             self._listed = number
             self._notify()
@@ -2030,7 +2040,7 @@ class RemoteServer(Transport):
             # Only connecting has a timeout: a call may run for hours, an upload may be
             # slow, and a request beyond 200 waits for a free connection.
             timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
-            event_hooks={"request": [self._check_host]},
+            event_hooks={"request": [self._check_host], "response": [_check_redirect]},
             follow_redirects=True,
         )
 
@@ -2119,7 +2129,8 @@ class RemoteServer(Transport):
         while not await self._fetch(exchange):
             # A stream that was open for long has not ended at once.
             lasted = anyio.current_time() - began
-            pause = min(max(exchange.retry, 2 * pause - lasted), RETRY_LIMIT)
+            pause = max(exchange.retry, 0.01, 2 * pause - lasted)
+            pause = min(pause, RETRY_LIMIT)
             await anyio.sleep(pause)
             began = anyio.current_time()
             exchange.method = "GET"
@@ -2139,11 +2150,6 @@ class RemoteServer(Transport):
             async with request as response:
                 if response.headers.get(SESSION_ID):
                     self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
-                if response.request.method != exchange.method:
-                    # A redirect has made a GET of a POST, without the message.
-                    status = response.history[-1].status_code
-                    how = f"write {response.url} in `url`"
-                    raise ToolError(f"HTTP {status}, a redirect: {how}")
                 if response.is_success and not is_read:
                     # The body has nothing, and may never end.
                     return True
@@ -2165,7 +2171,7 @@ class RemoteServer(Transport):
         exchange.last_data = event.data
         # An event without an id or `retry` does not change the last.
         exchange.last_id = event.id or exchange.last_id
-        if event.retry:
+        if event.retry is not None:
             exchange.retry = event.retry / 1000
         if self._is_sse and event.event == "endpoint":
             self._endpoint = self._url.join(event.data)
@@ -2192,6 +2198,14 @@ class RemoteServer(Transport):
             # error of the tool would be an answer to the request.
             return NotDelivered(text)
         return ToolError(text)
+
+
+async def _check_redirect(response: httpx2.Response) -> None:
+    """Refuse a redirect that would make a GET of a POST, without the message."""
+    if response.status_code in (301, 302, 303) and response.request.method == "POST":
+        target = response.url.join(response.headers.get("location", ""))
+        how = f"write {target} in `url`"
+        raise httpx2.RequestError(f"HTTP {response.status_code}, a redirect: {how}")
 
 
 def find_proxy(url: httpx2.URL) -> str | None:
@@ -2920,6 +2934,8 @@ def parse_arguments() -> argparse.Namespace:
 def host_and_port(text: str) -> tuple[str, int]:
     """The host and the port of `[HOST:]PORT`. An IPv6 host keeps its brackets."""
     host, _, port = text.rpartition(":")
+    if int(port) not in range(1, 65536):
+        raise ValueError
     return host or "127.0.0.1", int(port)
 
 
