@@ -3059,7 +3059,9 @@ async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> Non
 
 
 BUSY = """
-import asyncio, os, sys, workbench
+import asyncio, os, sys
+sys.path.insert(0, sys.argv[1])
+import workbench
 workbench.EXIT_TIMEOUT = 0.1
 hang = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'w'), flush=True)"
 server = workbench.ServerConfig(sys.executable, ["-c", f"{hang}; time.sleep(9999)", "pid"])
@@ -3078,9 +3080,8 @@ asyncio.run(main())
 
 
 def test_where_the_event_loop_is_busy_it_ends_by_force(tmp_path: Path) -> None:
-    line = [sys.executable, "-c", BUSY]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(line, cwd=tmp_path, env=env, timeout=PATIENCE, check=False)
+    line = [sys.executable, "-c", BUSY, str(ROOT)]
+    ended = subprocess.run(line, cwd=tmp_path, timeout=PATIENCE, check=False)
     assert ended.returncode == 7
     pid = int((tmp_path / "pid").read_text())
     anyio.run(until, lambda: not is_alive(pid))
