@@ -2669,11 +2669,12 @@ async def refuse_client(why: str) -> int:
     would show "connection closed". A client may keep a server that it cannot use, so
     the time is limited.
     """
-    with anyio.move_on_after(_REFUSAL_TIMEOUT):
-        async with stdio_streams() as streams:
-            async for item in streams:
-                if isinstance(item.message, types.JSONRPCRequest):
-                    await streams.send(refuse(item.message, types.INVALID_PARAMS, why))
+    # Nothing has to be closed, not even a stdout that nobody reads.
+    asyncio.get_running_loop().call_later(_REFUSAL_TIMEOUT, os._exit, 1)
+    async with stdio_streams() as streams:
+        async for item in streams:
+            if isinstance(item.message, types.JSONRPCRequest):
+                await streams.send(refuse(item.message, types.INVALID_PARAMS, why))
     return 1
 
 
