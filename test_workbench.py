@@ -671,7 +671,11 @@ def test_what_is_not_served_is_named(monkeypatch: Monkey, log: Logs) -> None:
         "b": {"command": relative, "args": ["c.json"]},
         "toolbox": {"command": relative, "args": ["--toolbox"]},
     }
-    projects = {"/other": {"mcpServers": servers}, str(ROOT): {"mcpServers": None}}
+    projects = {
+        "/x": 7,
+        "/other": {"mcpServers": servers},
+        str(ROOT): {"mcpServers": None},
+    }
     its = {"projects": projects, "mcpServers": servers}
     servers["a"]["env"] = {"TOKEN": "a secret of ours, and of our servers"}
     config = workbench.parse_config(its)
@@ -1113,7 +1117,7 @@ async def test_read_only_leaves_out_what_is_not_declared_so() -> None:
         for part in (None, "*__*"):
             answer = await open_box(client, part)
             assert [each["name"] for each in answer["tools"]] == ["box__a__read"]
-            assert "Left out by --read-only: 2 tools" in answer["note"]
+            assert "2 tools are left out" in answer["note"]
         told = await error_of(client, "a", "write")
         assert "no tool 'write', nearest: box__a__read" in told
         assert await answer_of(client, "a", "read", {"x": 1}) == {"x": 1}
@@ -2509,7 +2513,8 @@ async def test_the_toolbox_has_exactly_the_tools_echo_and_time() -> None:
     async with Client(workbench.create_toolbox_server()) as client:
         echo, time = (await client.list_tools()).tools
         for said in ("", " zwölf 🧰\n\0", "x" * 1_000_000):
-            more = {"text": said, "wait_for_previous": True}  # which Gemini CLI adds
+            # Clients add keys of their own, as Gemini CLI does.
+            more = {"text": said, "wait_for_previous": True, "context": 1}
             assert text(await client.call_tool("echo", more)) == said
         for arguments in ({}, {"text": 1}):
             result = await client.call_tool("echo", arguments)

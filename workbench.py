@@ -224,21 +224,15 @@ class WorkbenchConfig:
     # variable only through its own entry.
     withheld: Mapping[str, str] = field(default_factory=dict)
     source: str = ""  # where it came from, for messages
-    # Entries of this workbench itself. It has their `env`, and so have its servers.
-    own_entries: list[ServerConfig] = field(default_factory=list)
+    secrets: frozenset[str] = frozenset()  # beside the withheld values
     read_only: bool = False  # by `--read-only`: only such tools are seen and called
 
     def __post_init__(self) -> None:
         self._names = set(self.toolboxes)
-        secrets = set(self.withheld.values())
-        for entry in self.own_entries:
-            secrets.update(entry.find_secrets())
         for toolbox in self.toolboxes.values():
             self._names.update(toolbox.servers)
-            for server in toolbox.servers.values():
-                secrets.update(server.find_secrets())
         # A model needs the names of toolboxes and servers, so a name is no secret.
-        secrets -= self._names
+        secrets = self.secrets.union(self.withheld.values()) - self._names
         forms = set()
         # The lines of a secret are secrets, because stderr is shown line by line.
         for text in map(str.strip, {*secrets, *"\n".join(secrets).splitlines()}):
@@ -249,7 +243,7 @@ class WorkbenchConfig:
                 forms |= {_CONTROLS.sub(" ", text), shown, json.dumps(text)[1:-1]}
         # A secret may contain another one, and is replaced first.
         self._secrets = sorted(forms, key=len, reverse=True)
-        # Tokens change for weeks, and old ones are not valid any more.
+        # A workbench may run for weeks, and only its newest tokens are valid.
         self._tokens: deque[str] = deque(maxlen=99)
 
     def learn(self, *tokens: str) -> None:
@@ -276,8 +270,9 @@ class WorkbenchConfig:
         return re.sub("[A-Za-z0-9_-]{12,}", mask_part, text)
 
 
-# The fields of a server, and their keys in clients' files, of which the last that is
-# given counts. `env` is read first, because the other values may refer to its variables.
+# The fields of a server, and their keys in clients' files. Of one field's keys, the last
+# counts, but headers and exclusions add up, and filters must agree. `env` is read first,
+# because the other values may refer to its variables.
 _SPELLINGS = {
     "env": ["env", "environment"],
     "command": ["command"],
@@ -316,10 +311,10 @@ For migration guidance, see: "Upgrading" in README.md"""
 
 @dataclass
 class _ConfigReader:
-    """Reads a decoded configuration, and collects all problems with their places."""
+    """Reads a decoded configuration; collects secrets, and problems with their places."""
 
     problems: list[str] = field(default_factory=list)
-    own_entries: list[ServerConfig] = field(default_factory=list)
+    secrets: list[str] = field(default_factory=list)
 
     def read_toolboxes(self, content: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of a file by their names, ours or another client's."""
@@ -367,17 +362,17 @@ class _ConfigReader:
         for name, path, entry in self.read_entries(at, table):
             # Zed's extensions and opencode's organizations bring servers whose entries
             # here have only settings.
-            fields = {_FIELDS.get(key) for key in entry}
+            fields = set(map(_FIELDS.get, entry))
             if at in ("context_servers", "mcp") and not fields & {"command", "url"}:
                 log.warning("%s: left out, because it has no command and no URL", path)
                 continue
             server = self.read_server(path, entry)
+            self.secrets += server.find_secrets()
             words = map(os.path.expanduser, [server.command, *server.args])
             files = filter(os.path.exists, words)
             is_own = any(os.path.samefile(file, __file__) for file in files)
             if is_own and "--toolbox" not in server.args:
                 log.warning("%s: left out, because it starts this workbench", path)
-                self.own_entries.append(server)
             else:
                 servers[name] = server
         return servers
@@ -460,7 +455,9 @@ class _ConfigReader:
         name, default, foreign = reference.group("name", "default", "foreign")
         if foreign:
             # The text is not shown, because it may be a password with a `$`.
-            log.warning("%s: only ${NAME}, in capitals, is expanded", path)
+            log.warning(
+                "%s: left as it is; only ${NAME} is expanded, in capitals", path
+            )
             return foreign
         # `${` that is not closed has no name, and so no value.
         value: str | None = {**os.environ, **env}.get(name, default)
@@ -520,20 +517,18 @@ class _ConfigReader:
 
     def find_project(self, data: JSON) -> tuple[str, JSON]:
         """Place and content of what Claude Code keeps for the current folder."""
-        here = None
-        # The current folder may have been deleted.
-        with suppress(OSError):
-            here = Path.cwd()
         found: tuple[str, JSON] = ("projects", {})
         others = []
-        # Other files may use this key for something else.
-        with suppress(AttributeError):
+        # Other files may use this key for something else. The current folder may have
+        # been deleted.
+        with suppress(AttributeError, OSError):
             for folder, project in data.get("projects", {}).items():
-                servers = project.get("mcpServers")
+                if not isinstance(project, dict):
+                    continue
                 # `Path` knows which paths are equal on Windows.
-                if Path(folder) == here:
+                if Path(folder) == Path.cwd():
                     found = (f"projects.{folder}", project)
-                elif servers:
+                elif project.get("mcpServers"):
                     others.append(folder)
         if others:
             log.warning("projects: not served, for other folders: %s", others[:5])
@@ -559,7 +554,7 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     toolboxes = reader.read_toolboxes(data)
     if reader.problems:
         raise ConfigError("\n".join([f"{source}:", *reader.problems]))
-    return WorkbenchConfig(toolboxes, withheld, source, reader.own_entries)
+    return WorkbenchConfig(toolboxes, withheld, source, frozenset(reader.secrets))
 
 
 def _name_variables(entry: JSON) -> JSON:
@@ -867,10 +862,8 @@ class Workbench:
                 answer["servers_failed"][name] = connection.why_not_up()
         answer["note"] = compose_note(answer, servers, patterns)
         fit(answer, PART_LIMIT if is_part else ANSWER_LIMIT)
-        for key in ("servers_failed", "servers_connecting", "note", "instructions"):
-            if not answer[key]:
-                del answer[key]
-        return answer
+        optional = {"servers_failed", "servers_connecting", "note", "instructions"}
+        return {k: v for k, v in answer.items() if v or k not in optional}
 
     def find_server(self, toolbox: str, full_name: str) -> DownstreamServer:
         """The server of the toolbox whose tool has this name. Raises `ToolError`."""
@@ -912,18 +905,16 @@ def compose_note(answer: JSON, servers: Servers, patterns: list[str]) -> str:
         sentences.append(f"{len(answer['tools'])} of {total} tools of {names} match.")
         unmatched = []
         for pattern in patterns:
-            is_found = any(s.fits(pattern, tool) for s in up for tool in s.tools)
-            # The tools of a server that is still starting are not known yet.
-            if not is_found and not any(s.fits(pattern) for s in starting):
+            # The tools of a server that is not up are not known, so any may fit.
+            if not any(s.fits(pattern, t) for s in servers for t in s.tools or [None]):
                 unmatched.append(pattern)
         if unmatched:
             names = shorten(", ".join(unmatched), 1_000)
             sentences.append(f"No tool matches {names}.")
     hidden = sum(len(server.connection.tools) for server in up) - total
     if hidden:
-        sentences.append(
-            f"Left out by --read-only: {hidden} tools that are not declared so."
-        )
+        how = "--read-only allows only tools that are declared read-only"
+        sentences.append(f"{hidden} tools are left out: {how}.")
     if starting:
         names = ", ".join(server.server_name for server in starting)
         how = "Call open_toolbox again to get their tools."
@@ -962,9 +953,7 @@ def summarize_tool(tool: JSON) -> None:
     """Reduce a tool to a line of description and the names of its arguments."""
     whole = tool["description"].strip()
     line = whole.partition("\n")[0][:79]
-    if line != whole:
-        line += "…"
-    tool["description"] = line
+    tool["description"] = shorten(whole, len(line))
     tool["arguments"] = "…"
     # The arguments of a schema of an unusual form are not shown.
     with suppress(AttributeError, TypeError):
@@ -1040,7 +1029,8 @@ def cut_texts(failures: JSON, manuals: JSON, room: int) -> None:
     for name, text in failures.items():
         if len(text) > share:
             # The reason comes first, and the error of a traceback last.
-            failures[name] = f"{text[: share // 2]}…{text[-share // 2 :]}"
+            half = share // 2
+            failures[name] = f"{text[:half]}…{text[-half:]}"
     for name, text in manuals.items():
         manuals[name] = shorten(text, share)
 
@@ -1489,10 +1479,7 @@ class Connection:
     def last_line(self) -> str:
         """The last line of output that has an address, or else the last line."""
         lines = [*reversed(self._output), ""]
-        for line in lines:
-            if "://" in line:
-                return line
-        return lines[0]
+        return next((line for line in lines if "://" in line), lines[0])
 
     async def run(self) -> None:
         """Start the server, keep the connection, and leave no process of its group."""
@@ -1732,8 +1719,8 @@ class Connection:
         Raises `NotDelivered`, `ToolError`, `ValidationError`, or the server's
         `MCPError`.
         """
-        # Nothing was awaited since the state was found UP. So `_stay_up` waits for this
-        # call.
+        # The caller has just found the state UP, without an `await` since. So `_stay_up`
+        # waits for this call.
         self._in_flight += 1
         request = types.Request[JSON, str](method="tools/call", params=params)
         try:
@@ -2145,9 +2132,9 @@ class RemoteServer(Transport):
         for any failure.
         """
         is_read = exchange.awaited or exchange.method == "GET"
-        request = self._http.stream(exchange.method, self._endpoint, **exchange.parts)
+        stream = self._http.stream(exchange.method, self._endpoint, **exchange.parts)
         try:
-            async with request as response:
+            async with stream as response:
                 if response.headers.get(SESSION_ID):
                     self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
                 if response.is_success and not is_read:
@@ -2331,7 +2318,7 @@ class SignIn(httpx2.Auth):
         if response.status_code != 401:
             return
         await _drop_body(response)
-        # A session is deleted when the program ends, and would take a refresh with it.
+        # A session is deleted while the program ends, which could lose new tokens.
         if stored and request.method != "DELETE":
             stored = await self._renew(stored)
             if stored:
@@ -2505,12 +2492,12 @@ _ZONE = "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to 
 _Timezone = Annotated[str, Field(default="UTC", description=_ZONE)]
 
 
-async def echo(context: Any, text: _Text, **_: Any) -> JSON:
+async def echo(context: Any, /, text: _Text, **_: Any) -> JSON:
     """A simple tool that returns the text it was given."""
     return text_result(text)
 
 
-async def time(context: Any, timezone: _Timezone, **_: Any) -> JSON:
+async def time(context: Any, /, timezone: _Timezone, **_: Any) -> JSON:
     """Returns the current server time, optionally in a specific timezone."""
     try:
         # UTC needs no zone data, unlike any other.
@@ -2737,7 +2724,7 @@ async def _check_server(server: DownstreamServer) -> str:
         answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
         noun = "tool " if len(server.tools) == 1 else "tools"
         text = f"{len(server.tools):4} {noun} {_cost(len(compact(answer).encode()))}"
-    width = max(len(_short_name(other)) for other in server.workbench.open_servers())
+    width = max(map(len, map(_short_name, server.workbench.open_servers())))
     first, *others = text.split("\n")
     start = f"{name:{width}}  {verdict} {seconds:6.1f} s"
     print(f"{start}  {first:.300}", *others, sep="\n    ")
@@ -2822,12 +2809,11 @@ async def log_in(url: str) -> int:
     return status
 
 
-# How the process ends: a signal cancels the work, or the end of stdin or stdout ends
-# it. Both stop all servers. Then the process exits. Meanwhile a thread counts down.
+# How the process ends: a signal cancels the work, or a closed stdin or stdout ends it.
+# Both stop all servers, while a thread counts down. Then the process exits.
 
 
-# Each line that cannot be written asks for a countdown. All calls in a process have one
-# status, so the cache makes the later ones do nothing.
+# Only the first call counts, and the cache answers the others.
 @functools.cache
 def start_countdown(status: int) -> None:
     """Have the process end in `EXIT_TIMEOUT` seconds, if it has not ended until then.
