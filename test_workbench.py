@@ -242,7 +242,6 @@ import workbench
 
 if sys.platform == "win32":
     import _winapi
-    import ctypes
 
 # === Clients ==========================================================================
 # Most tests connect a client to a workbench in this process, some to a process of it.
@@ -272,6 +271,14 @@ HANDSHAKE["clientInfo"] = IDENTITY
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def hurry(tmp_path: Path, monkeypatch: Monkey) -> None:
+    """No certificates, because those of the system take longer to read than a test."""
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0.01)
 
 
 @pytest.fixture
@@ -371,26 +378,11 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def open_files() -> int:
-    """The number of files and sockets that this process has open."""
-    if sys.platform == "win32":
-        count = ctypes.c_ulong()
-        this = ctypes.c_void_p(_winapi.GetCurrentProcess())
-        ctypes.windll.kernel32.GetProcessHandleCount(this, ctypes.byref(count))
-        return count.value
-    return len(os.listdir("/dev/fd"))
-
-
 async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
     """Wait for something outside of this process that nothing can be awaited for."""
     with anyio.fail_after(seconds):
         while not condition():
             await anyio.sleep(0.01)
-
-
-async def killed(pid: int) -> None:
-    os.kill(pid, 9)  # SIGKILL; on Windows, its exit status
-    await until(lambda: not is_alive(pid))
 
 
 # === Configuration ====================================================================
@@ -644,24 +636,6 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
         assert warning.startswith("toolboxes.box.mcpServers.s.args[0]: ")
 
 
-async def test_a_server_may_refer_to_its_own_variables(monkeypatch: Monkey) -> None:
-    """They may be numbers and booleans; null takes away what would be inherited."""
-    monkeypatch.setenv("TOKEN", "ours")
-    monkeypatch.setenv("GONE", "x")
-    show = "answer(request, json_result([sys.argv[2:], dict(os.environ)]))"
-    its, other = [local(on={"tools_call": show}) for _ in "12"]
-    its["args"] += ["A:${TOKEN} ${PORT} ${ON}", "~/x"]
-    its["env"] = {"TOKEN": "Bearer ${TOKEN}", "PORT": 8080, "ON": True, "GONE": None}
-    other["args"].append("${TOKEN}")
-    async with connected(a=its | {"cwd": ""}, b=other) as client:
-        words, variables = await answer_of(client, "a", "echo")
-        assert words == ["A:Bearer ours 8080 true", os.path.expanduser("~/x")]
-        assert "GONE" not in variables
-        assert (variables["TOKEN"], variables["PORT"]) == ("Bearer ours", "8080")
-        words, variables = await answer_of(client, "b", "echo")
-        assert words == ["ours"] and variables["GONE"] == "x"
-
-
 def test_what_is_not_served_is_named(monkeypatch: Monkey, log: Logs) -> None:
     """The servers of other folders; and this workbench itself, which has its tools."""
     monkeypatch.chdir(ROOT)
@@ -726,17 +700,15 @@ def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) 
     assert list(workbench.find_config("argument").toolboxes) == ["argument"]
 
 
-def test_the_script_header_asks_for_what_the_requirements_ask_for() -> None:
+def test_the_script_header_and_the_requirements_ask_for_the_same() -> None:
+    """An older Python gets as far as the sentence about it."""
     script = Path(workbench.__file__).read_text("utf-8")
     header: Any = re.search(r"(?m)^# /// script\n((?:# .*\n)+?)# ///$", script)
     fields = tomllib.loads(header[1].replace("# ", ""))
     requirements = (ROOT / "requirements.txt").read_text().split()
     assert fields["dependencies"] + ["pytest"] == requirements
     assert {*re.findall(r"\bmcp>=[\d.,<]+", README)} == {requirements[0]}
-
-
-def test_an_older_python_gets_as_far_as_the_sentence_about_it() -> None:
-    ast.parse(Path(workbench.__file__).read_text("utf-8"), feature_version=(3, 9))
+    ast.parse(script, feature_version=(3, 9))
 
 
 async def test_a_filtered_tool_can_be_neither_seen_nor_called() -> None:
@@ -802,10 +774,7 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
 def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     secrets: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
         ({"headers": {"A": "abcdefg1", "B": "abcdefg1SECRET"}}, "abcdefg1SECRET"),
-        (
-            {"headers": {"A": "cut-in-two-parts"}},
-            "\x1b[31mcut-in-two-p... in-two-parts",
-        ),
+        ({"env": {"A": "cut-in-two-parts"}}, "\x1b[31mcut-in-two-p... in-two-parts"),
         ({"url": "http://u:begin_of/of_it?@h:1#?/end_of_it@h/"}, "begin_of end_of_it"),
         ({"url": "http://u:pass/word@h/"}, "u:pass/word pass/word"),
         ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
@@ -921,7 +890,8 @@ async def test_an_open_waits_for_one_alone(
 
 
 KILL = "os.write(2, b'one\\n\\x1b[31mtwo'); os.kill(os.getpid(), 9)"
-NO_KEY, NO_PROBE = "refuse(request, 7, 'no\\nkey')", "refuse(request, -32601)"
+NO_KEY = {"initialize": "refuse(request, 7, 'no\\nkey')"}
+NO_PROBE = {"server_discover": "refuse(request, -32601)"}
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons must tell
     "absent": (MISSING, "^cannot start 'no-such-command': .*full path.*`env`.$"),
     "words": ({"command": "npx -y x"}, "'npx -y x': .*one program.*`args`"),
@@ -931,11 +901,8 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons mus
     "folder": (local() | {"cwd": "/no-such"}, "its `cwd` is no folder: '/no-such'"),
     "done": (local(on={"start": "pass"}), "status 0.*`args`"),
     "kill": (local(on={"start": KILL}), f"status {KILLED}; one.* two"),
-    "early": (
-        local(on={"initialize": NO_KEY, "server_discover": NO_PROBE}),
-        "^no key$",
-    ),
-    "probed": (local(on={"initialize": NO_KEY}), "^no key"),
+    "early": (local(on=NO_KEY | NO_PROBE), "^no key$"),
+    "probed": (local(on=NO_KEY), "^no key"),
     "spoilt": (local(on={"tools_list": "answer(request, {'tools': 7})"}), "not valid"),
     "url": ({"url": "http://user:pass/word@h/"}, "not a valid URL"),
 }
@@ -956,26 +923,23 @@ answer(request, {"tools": [tool(f"t{self.page}")], **more})
 """
 
 
-async def test_a_tool_list_is_read_to_its_end() -> None:
-    """A cursor that is repeated, or the 250th page, is one; so is -32601."""
-    three = local(on={"tools_list": PAGES.replace("LAST", "2")})
-    many = local(on={"tools_list": PAGES.replace("LAST", "999")})
-    none = local(on={"tools_list": "refuse(request, -32601)"})
-    async with connected(none=none, three=three, many=many) as client:
-        answer = await open_box(client)
-    shown = [each["name"] for each in answer["tools"]]
-    assert shown[:3] == [f"box__three__t{page}" for page in range(1, 4)]
-    assert shown[3:] == [f"box__many__t{page}" for page in range(1, 251)]
-    assert answer["servers_connected"] == 3
+async def test_a_tool_list_is_read_to_its_end(log: Logs) -> None:
+    """A cursor that is repeated, or the 250th page, is one; so is -32601.
 
-
-async def test_a_tool_that_is_not_valid_costs_only_itself(log: Logs) -> None:
+    A tool that is not valid costs only itself.
+    """
     schema = {"type": "object", "properties": {"required": ["x"]}}
     tools = [tool("Ann"), {"name": "Ben"}, tool("7") | {"name": 7}, "Cid"]
     tools += [tool("Eve", inputSchema=schema), tool("Dee")]
-    async with connected(a=local(tools=tools)) as client:
-        shown = [each["name"] for each in (await open_box(client))["tools"]]
-    assert shown == ["box__a__Ann", "box__a__Dee"]
+    two = local(on={"tools_list": PAGES.replace("LAST", "1")})
+    many = local(on={"tools_list": PAGES.replace("LAST", "999")})
+    none = local(on={"tools_list": "refuse(request, -32601)"})
+    async with connected(none=none, a=local(tools=tools), b=two, c=many) as client:
+        answer = await open_box(client)
+    shown = [each["name"].removeprefix("box__") for each in answer["tools"]]
+    assert shown[:4] == ["a__Ann", "a__Dee", "b__t1", "b__t2"]
+    assert shown[4:] == [f"c__t{page}" for page in range(1, 251)]
+    assert answer["servers_connected"] == 4
     found = re.findall("WARNING .*a tool that is.*(Ben|7|Cid|Eve).*: .", log.text)
     assert found == ["Ben", "7", "Cid", "Eve"]
 
@@ -1000,9 +964,8 @@ async def test_a_part_has_the_matching_tools_and_a_note_that_counts_them() -> No
             assert " ".join(shown) == names, part
             assert answer["note"].startswith(count) and unmatched in answer["note"]
             assert bool(unmatched) == (answer["note"] != count)
-        nothing: Any
-        for nothing in ([], "", "[]"):
-            assert await open_box(client, nothing) == await open_box(client)
+        alike = [await open_box(client, none) for none in (None, [], "", "[]")]
+        assert alike == alike[:1] * 4
 
 
 # As code, because a command line of Windows has at most 32,767 characters.
@@ -1096,17 +1059,14 @@ async def test_long_texts_leave_room_for_the_tools() -> None:
     assert size(answers[0]) <= 12_000 and max(map(size, answers)) <= 20_000
     assert len(answers[0]["tools"]) == 40
     reasons = answers[0]["servers_failed"]
-    assert (
-        re.fullmatch("exited.*ValueError: no", reasons["y"]) and "no-s" in reasons["x1"]
-    )
-
-
-MIXED = [tool("read", annotations={"readOnlyHint": True}), tool("write")]
-MIXED.append(tool("wait", annotations={}))
+    assert re.fullmatch("exited.*ValueError: no", reasons["y"])
+    assert "no-s" in reasons["x1"]
 
 
 async def test_read_only_leaves_out_what_is_not_declared_so() -> None:
-    config = workbench.parse_config(configuration(a=local(tools=MIXED)))
+    tools = [tool("read", annotations={"readOnlyHint": True}), tool("write")]
+    a = local(tools=[*tools, tool("wait", annotations={})])
+    config = workbench.parse_config(configuration(a=a))
     async with connected(config=replace(config, read_only=True)) as client:
         _, using = dumped(await client.list_tools())["tools"]
         assert using["annotations"] == {"readOnlyHint": True}
@@ -1202,7 +1162,9 @@ async def test_the_handshake_tells_who_we_are_and_our_toolboxes(mode: str) -> No
 
 
 async def test_the_two_tools_say_what_they_are_in_210_tokens() -> None:
-    async with connected(config=configuration()) as client:
+    async with connected(a={"disabled": True}) as client:
+        assert "box (0 servers)" in (client.instructions or "")
+        assert (await open_box(client))["servers_connected"] == 0
         opening, using = dumped(await client.list_tools())["tools"]
     assert [opening["name"], using["name"]] == ["open_toolbox", "use_tool"]
     hints = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True}
@@ -1215,10 +1177,7 @@ async def test_the_two_tools_say_what_they_are_in_210_tokens() -> None:
     assert size(sent) <= 210 * 4
 
 
-async def test_without_servers_or_toolboxes_it_says_so() -> None:
-    async with connected(a={"disabled": True}) as client:
-        assert "box (0 servers)" in (client.instructions or "")
-        assert (await open_box(client))["servers_connected"] == 0
+async def test_without_toolboxes_it_says_so() -> None:
     async with connected(config={"toolboxes": {}}) as client:
         assert re.match("No toolboxes configured.*toolboxes", client.instructions or "")
         [opening, _] = (await client.list_tools()).tools
@@ -1282,7 +1241,8 @@ async def test_a_death_costs_only_the_calls_in_flight(notes: Path, log: Logs) ->
         calls = [asyncio.ensure_future(error_of(client, "a", "wait")) for _ in "12"]
         await until(lambda: notes.read_text().count("waiting") == 2)
         for count in (1, 20):
-            await killed(noted_pids(notes)[-1])
+            os.kill(noted_pids(notes)[-1], 9)  # SIGKILL; on Windows, its exit status
+            await until(lambda: not is_alive(noted_pids(notes)[-1]))
             uses = [pid_of(client, "a") for _ in range(count)]
             assert set(await asyncio.gather(*uses)) == {noted_pids(notes)[-1]}
         for told in await asyncio.gather(*calls):
@@ -1333,6 +1293,9 @@ async def test_a_message_has_at_most_32_mib(monkeypatch: Monkey) -> None:
         assert await answer_of(client, "a", "echo", {"x": 1}) == {"x": 1}
 
 
+PAUSE = workbench.LISTING_PAUSE
+
+
 async def become(client: Client, *tools: dict[str, Any], **more: Any) -> None:
     assert await answer_of(client, "a", "become", {"tools": tools, **more}) is None
 
@@ -1347,10 +1310,7 @@ async def changed(client: Client) -> list[dict[str, Any]]:
 
 
 @ERAS
-async def test_a_change_is_there_for_the_next_call(
-    eras: str, log: Logs, monkeypatch: Monkey
-) -> None:
-    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0)
+async def test_a_change_is_there_for_the_next_call(eras: str, log: Logs) -> None:
     ear = Ear()
     a = local(eras=eras, about=ANNOUNCING)
     async with connected(a=a, callbacks=ear.callbacks) as client:
@@ -1369,7 +1329,8 @@ async def test_a_change_is_there_for_the_next_call(
     assert ear.heard == []
 
 
-async def test_of_many_announcements_one_a_second_is_heeded(log: Logs) -> None:
+async def test_one_listing_a_second_is_enough(log: Logs, monkeypatch: Monkey) -> None:
+    monkeypatch.setattr(workbench, "LISTING_PAUSE", PAUSE)
     began = time.monotonic()
     async with connected(a=local(about=ANNOUNCING)) as client:
         # A change during the first of these listings is not lost.
@@ -1388,7 +1349,6 @@ async def test_of_many_announcements_one_a_second_is_heeded(log: Logs) -> None:
 
 
 async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) -> None:
-    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0)
     a = local() | {"toolFilters": ["[!f]*"]}  # which announces without saying so
     async with connected(a=a) as client:
         await become(client, tool("filtered out"), tool("old"))
@@ -1444,6 +1404,7 @@ FORM: dict[str, Any] = {"mode": "form", "message": "Who?"}
 FORM["requestedSchema"] = {"type": "object", "properties": {}}
 SIGN_IN = {"mode": "url", "message": "Go", "url": "https://a.b?c", "elicitationId": "e"}
 ELICIT = {"method": "elicitation/create", "params": FORM}
+ASKING = {"resultType": "input_required", "inputRequests": {"who": ELICIT}}
 ACCEPTED = {"action": "accept", "content": {"name": "Ada"}}
 PARIS = {"type": "text", "text": "Paris"}
 SAMPLING: dict[str, Any] = {"messages": [{"role": "user", "content": PARIS}]}
@@ -1499,24 +1460,21 @@ async def test_a_servers_question_reaches_the_client_and_the_answer_goes_back() 
 
 
 async def test_a_server_is_offered_what_the_client_declared() -> None:
+    """In an era without questions, one that is the result of a call is its error."""
     for mode, able, offered in (
         ("legacy", "nothing", {}),
         ("legacy", "roots", {"roots": {"listChanged": True}}),
         ("legacy", "sampling", {"sampling": {"tools": {}}}),
         ("auto", "", {}),  # cannot be asked
     ):
-        async with connected(mode, callbacks=Ear(able).callbacks, a=local()) as client:
+        ear = Ear(able)
+        a, newer = local(), local(eras=MODERN)
+        async with connected(mode, callbacks=ear.callbacks, a=a, b=newer) as client:
             seen = await answer_of(client, "a", "seen")
             assert seen[CAPABILITIES] == offered, (mode, able)
             assert "code" in await answer_of(client, "a", "ask", ELICIT)
-
-
-async def test_a_question_as_the_result_of_a_call_is_an_error_of_it() -> None:
-    asking = {"resultType": "input_required", "inputRequests": {"who": ELICIT}}
-    ear = Ear()
-    async with connected(callbacks=ear.callbacks, a=local(eras=MODERN)) as client:
-        told = await error_of(client, "a", "result", asking)
-    assert "input" in told and "not valid" not in told and ear.heard == []
+            told = await error_of(client, "b", "result", ASKING)
+        assert "input" in told and "not valid" not in told and ear.heard == []
 
 
 async def test_a_change_of_roots_reaches_every_open_server(notes: Path) -> None:
@@ -1634,24 +1592,32 @@ async def test_a_cancelled_call_is_cancelled_downstream(notes: Path) -> None:
 
 # === Transports =======================================================================
 
-GET = local(on={"tools_call": "answer(request, json_result(dict(os.environ)))"})
+SHOWING = "answer(request, json_result([sys.argv[2:], dict(os.environ)]))"
+SHOW = local(on={"tools_call": SHOWING})
 
 
 async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) -> None:
-    for name in ("TOKEN", "ARG", "OFF", "NOTE", "TYPO", "FREE"):
-        monkeypatch.setenv(f"WB_{name}", "x")
-    servers = {
-        "named": GET | {"env": {"WB_TOKEN": "${WB_TOKEN}", HOME: "/its"}},
-        "renamed": GET | {"env": {"WB_OTHER": "${WB_TOKEN:-}"}, "_note": "${WB_NOTE}"},
+    """In the rest of their entries, it is what they set; null takes it away."""
+    for name in ("TOKEN", "ARG", "OFF", "NOTE", "TYPO", "FREE", "GONE"):
+        monkeypatch.setenv(f"WB_{name}", "ours")
+    words = ["${WB_TOKEN} ${WB_PORT:-} ${WB_ON:-}", "~/x"]
+    show = SHOW | {"args": SHOW["args"] + words}
+    env = {"WB_TOKEN": "its ${WB_TOKEN}", "WB_PORT": 8080, "WB_ON": True, HOME: "/its"}
+    servers: dict[str, Any] = {
+        "its": show | {"cwd": "", "env": env | {"WB_GONE": None}},
+        "other": show | {"env": {"WB_OTHER": "${WB_TOKEN}"}, "_note": "${WB_NOTE}"},
         "off": {"command": "${WB_OFF} ${env:WB_ARG:-} ${PATH}", "disabled": True},
         "misspelt": {"command": "x", "environment": {"X": "${WB_TYPO}"}},
     }
     async with connected(**servers) as client:
-        for server, its_own in (("named", "WB_TOKEN"), ("renamed", "WB_OTHER")):
-            variables = await answer_of(client, server, "echo")
-            seen = {name for name in variables if name.startswith("WB_")}
-            assert seen == {"WB_FREE", its_own} and "PATH" in variables
-            assert (variables[HOME] == "/its") == (server == "named")
+        words, its = await answer_of(client, "its", "echo")
+        assert words == ["its ours 8080 true", os.path.expanduser("~/x")]
+        assert its[HOME] == "/its" and its["WB_PORT"] == "8080"
+        words, other = await answer_of(client, "other", "echo")
+        assert words[0] == "ours  " and "PATH" in other
+    seen = [re.findall(r"\bWB_(\w+)", " ".join(each)) for each in (its, other)]
+    assert set(seen[0]) == {"FREE", "ON", "PORT", "TOKEN"}
+    assert set(seen[1]) == {"FREE", "GONE", "OTHER"}
 
 
 # Command lines whose end and output alone are looked at, as arguments of `Popen`, by
@@ -1710,7 +1676,7 @@ STARTS = [  # of a script, as the README has them, and their siblings; the envir
     ([RUN, "run", "--with", "mcp>=2.3,<3", "--script"], ACTIVATED),
     ([UVX, "--with", "mcp>=2.3,<3", "python>=3.11"], ACTIVATED),
 ]
-FILES["environment.json"] = configuration(a=GET | {"env": {"WB_PATH": "${PATH}"}})
+FILES["environment.json"] = configuration(a=SHOW | {"env": {"WB_PATH": "${PATH}"}})
 for start, env in STARTS if UV else []:
     options = ["environment.json", "--call", "box__a__echo"]
     command(" ".join(start), *options, start=start, env=env)
@@ -1720,7 +1686,7 @@ for start, env in STARTS if UV else []:
 def test_a_server_gets_the_environment_of_the_client(ended: Ended) -> None:
     """Also where a person has activated an environment, whose folder is in PATH."""
     for start, env in STARTS:
-        seen = json.loads(ended(" ".join(start)).stdout)
+        _, seen = json.loads(ended(" ".join(start)).stdout)
         assert seen == env | {"WB_PATH": env["PATH"]}, start
 
 
@@ -1782,7 +1748,7 @@ class Remote:
     """A server over HTTP, in this process, that answers as told.
 
     `answers` maps tools, other methods, and paths, to a result, an HTTP response, the
-    status of a JSON-RPC error, or a coroutine function of the message and the stream
+    status or the code of a JSON-RPC error, or a coroutine function of the message and the stream
     that returns one of these. The path `/sse` is of the older transport, with the
     session in its endpoint. Requests of the other era or session are refused.
     """
@@ -1797,6 +1763,7 @@ class Remote:
         self.released = asyncio.Event()
         self.listener: Any = None
         self.stream: Any = None  # of `/sse`
+        self.connections = 0
         about = {"capabilities": {"tools": {}}, "serverInfo": IDENTITY}
         self.answers: dict[str, Any] = {
             "initialize": {"protocolVersion": OLDER, **about},
@@ -1851,8 +1818,9 @@ class Remote:
         if isinstance(answer, bytes):
             return answer
         if isinstance(answer, int):
-            error = {"code": -32000, "message": "No such record"}
-            return response(answer, {"id": message.get("id"), "error": error})
+            status, code = (answer, -32000) if answer > 0 else (200, answer)
+            error = {"code": code, "message": "No such record"}
+            return response(status, {"id": message.get("id"), "error": error})
         if self.is_newer:
             answer = {"resultType": "complete", **Downstream.hints, **answer}
         reply = {"id": message["id"], "result": answer}
@@ -1867,6 +1835,7 @@ class Remote:
         async def answer() -> None:
             stream.write(await self.respond(head, body, stream))
 
+        self.connections += 1
         with closing(stream), suppress(asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             length = re.search(r"(?i)content-length: (\d+)", head)
@@ -1875,6 +1844,7 @@ class Remote:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 task.cancel()
+        self.connections -= 1
 
     async def listen(self) -> None:
         self.listener = await asyncio.start_server(self.serve, "127.0.0.1", 0)
@@ -1883,13 +1853,6 @@ class Remote:
     def at(self, path: str = "/mcp", **more: Any) -> dict[str, Any]:
         kind = "sse" if path == "/sse" else "http"
         return {"url": f"http://127.0.0.1:{self.port}{path}", "type": kind} | more
-
-
-@pytest.fixture(autouse=True)
-def certificates(tmp_path: Path, monkeypatch: Monkey) -> None:
-    """None, because those of the system take longer to read than a test takes."""
-    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
 
 
 @pytest.fixture
@@ -2002,14 +1965,13 @@ async def test_streams_are_heard_while_they_are_open(remote: Remote, log: Logs) 
 async def test_many_cancelled_calls_leave_no_connection_open(remote: Remote) -> None:
     async with connected(mcp=remote.at(), sse=remote.at("/sse")) as client:
         await open_box(client)
-        files = open_files() + 20  # other tests' commands may run beside
         async with anyio.create_task_group() as calls:
             for name in ["mcp"] * 50 + ["sse"] * 10:
                 calls.start_soon(use, client, name, "wait")
             await until(lambda: remote.calls.count("wait") == 60, 20)
             assert text(await use(client, "mcp", "ok")) == "ok"
             calls.cancel_scope.cancel()
-        await until(lambda: open_files() <= files, 20)
+        await until(lambda: remote.connections == 1, 20)  # with the stream of `sse`
         for server in ("mcp", "sse"):
             assert text(await use(client, server, "ok")) == "ok"
     assert remote.calls.count("notifications/cancelled") == 60
@@ -2076,12 +2038,11 @@ for refusal in (200, 400, response(403), response(500)):
 
 
 @pytest.mark.parametrize("case", BECOMES)
-async def test_a_server_that_became_another_fails_two_requests_at_most(
-    case: Any, remote: Remote, monkeypatch: Monkey
+async def test_what_became_another_fails_twice_at_most(
+    case: Any, remote: Remote
 ) -> None:
     """Calls, or listings, with which it becomes again what it was."""
     former, later, path, remote.forgotten = case
-    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0.01)
     remote.is_newer, remote.session = former
     async with connected(a=remote.at(path)) as client:
         assert text(await use(client, "a", "ok")) == "ok"
@@ -2095,25 +2056,14 @@ async def test_a_server_that_became_another_fails_two_requests_at_most(
         assert text(await use(client, "a", "ok")) == "ok"
 
 
-async def test_a_remote_server_without_tools_keeps_its_session(
-    remote: Remote, monkeypatch: Monkey
-) -> None:
+async def test_a_server_without_tools_keeps_its_session(remote: Remote) -> None:
     """And one whose later listings are not valid."""
-
-    async def refuse_listing(message: dict[str, Any], _: Any) -> bytes:
-        error = {"code": -32601, "message": "Method not found"}
-        return response(200, {"id": message["id"], "error": error})
-
-    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0.01)
-    listing: Any
     async with connected(a=remote.at()) as client:
-        for listing in (refuse_listing, {"tools": 1}):
-            remote.answers["tools/list"] = listing
+        for remote.answers["tools/list"] in (-32601, {"tools": 1}):
             for _ in range(3):
                 assert (await open_box(client))["tools"] == []
-    assert (
-        remote.calls.count("tools/list") > 5 and remote.calls.count("initialize") == 1
-    )
+    assert remote.calls.count("tools/list") > 5
+    assert remote.calls.count("initialize") == 1
 
 
 @pytest.mark.parametrize("retry", [0, 50])
@@ -2121,10 +2071,8 @@ async def test_a_stream_that_ends_is_asked_for_less_often(
     retry: int, remote: Remote, monkeypatch: Monkey
 ) -> None:
     """At first after the last `retry` that any of its events had."""
-    ended = f"retry: {retry}\ndata: \n\n".encode() + event(
-        {"method": "notifications/x"}
-    )
-    remote.answers["GET"] = STREAM + ended
+    ended = f"retry: {retry}\ndata: \n\n".encode()
+    remote.answers["GET"] = STREAM + ended + event({"method": "notifications/x"})
     sleep = anyio.sleep
     pauses: list[float] = []
 
@@ -2132,7 +2080,6 @@ async def test_a_stream_that_ends_is_asked_for_less_often(
         pauses.append(seconds)
         await sleep(min(seconds, 0.01))
 
-    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0)
     monkeypatch.setattr(anyio, "sleep", sleep_less)
     async with connected(a=remote.at()) as client:
         assert text(await use(client, "a", "ok")) == "ok"
