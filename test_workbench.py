@@ -361,20 +361,16 @@ def noted_pids(notes: Path) -> list[int]:
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs; one that has ended but was not reaped does not."""
-    if sys.platform == "win32":
-        with suppress(OSError):
+    with suppress(OSError):
+        if sys.platform == "win32":
             process = _winapi.OpenProcess(0x1000, False, pid)  # to ask for its status
             try:
                 return _winapi.GetExitCodeProcess(process) == _winapi.STILL_ACTIVE
             finally:
                 _winapi.CloseHandle(process)
-    elif sys.platform == "linux":
-        with suppress(OSError):
-            return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    else:
-        line = ["ps", "-o", "stat=", "-p", str(pid)]
-        state = subprocess.run(line, stdout=PIPE, text=True, check=False).stdout
-        return state.strip()[:1] not in ("", "Z")
+        os.kill(pid, 0)
+        status = Path(f"/proc/{pid}/status")  # only Linux has this
+        return not status.exists() or "\nState:\tZ" not in status.read_text()
     return False
 
 
@@ -863,10 +859,8 @@ async def test_where_all_fail_none_is_left(notes: Path, monkeypatch: Monkey) -> 
         await until(lambda: not is_alive(pid))
 
 
-async def test_an_open_waits_for_one_alone(
-    tmp_path: Path, monkeypatch: Monkey, log: Logs
-) -> None:
-    """And tells what those that are still starting have written."""
+async def test_an_open_waits(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> None:
+    """For one server alone; it tells what those that are still starting have written."""
     assert (workbench.OPEN_TIMEOUT, workbench.ANSWER_TIMEOUT) == (5, 50)
     gate, link = tmp_path / "gate", f"Visit https://a.b/{'c' * 500}"
     start = f"os.write(2, b'{link}\\n')\nwhile not os.path.exists({str(gate)!r}): "
@@ -1222,14 +1216,6 @@ async def test_keys_that_clients_add_are_ignored_unless_the_tool_has_them() -> N
             assert result.is_error == told.startswith("put")
 
 
-async def test_what_nobody_thought_of_is_one_sentence(log: Logs) -> None:
-    zone = {"timezone": "/".join("a" * 1_000)}  # more folders than Python can look into
-    async with Client(workbench.create_toolbox_server(), mode="legacy") as client:
-        result = await client.call_tool("time", zone)
-    assert result.is_error and text(result).startswith("Tool 'time' failed: Recursion")
-    assert "Traceback" in log.text
-
-
 # === Connections ======================================================================
 
 
@@ -1265,10 +1251,8 @@ async def test_an_end_beside_a_child_is_seen(notes: Path, monkeypatch: Monkey) -
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
 
 
-async def test_a_server_without_stdout_is_sent_nothing(
-    notes: Path, monkeypatch: Monkey
-) -> None:
-    """A call goes to the next process, which starts when this one has gone."""
+async def test_a_mute_server_is_sent_nothing(notes: Path, monkeypatch: Monkey) -> None:
+    """It has closed its stdout. A call goes to the next process, which starts when this one has gone."""
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.6)
     deaf = "self.note('deaf'); os.close(1)\n"
     deaf += "for line in sys.stdin.buffer: self.note('sent')\n"
@@ -1576,20 +1560,6 @@ async def test_progress_comes_in_order_to_its_caller() -> None:
         await asyncio.gather(call(), call())
 
 
-async def test_a_cancelled_call_is_cancelled_downstream(notes: Path) -> None:
-    def noted(what: str) -> set[str]:
-        return set(re.findall(f"{what}-(.*)", notes.read_text()))
-
-    async with connected(a=local(notes=notes)) as client:
-        async with anyio.create_task_group() as calls:
-            for _ in range(20):
-                calls.start_soon(use, client, "a", "wait")
-            await until(lambda: len(noted("waiting")) == 20)
-            calls.cancel_scope.cancel()
-        await until(lambda: noted("cancelled") == noted("waiting"))
-        assert [await pid_of(client, "a")] == noted_pids(notes)
-
-
 # === Transports =======================================================================
 
 SHOWING = "answer(request, json_result([sys.argv[2:], dict(os.environ)]))"
@@ -1748,8 +1718,8 @@ class Remote:
     """A server over HTTP, in this process, that answers as told.
 
     `answers` maps tools, other methods, and paths, to a result, an HTTP response, the
-    status or the code of a JSON-RPC error, or a coroutine function of the message and the stream
-    that returns one of these. The path `/sse` is of the older transport, with the
+    status or the code of a JSON-RPC error, or a coroutine function of the message and
+    the stream that returns one of these. The path `/sse` is of the older transport, with the
     session in its endpoint. Requests of the other era or session are refused.
     """
 
@@ -1968,19 +1938,26 @@ async def test_streams_are_heard_while_they_are_open(remote: Remote, log: Logs) 
         await until(lambda: received in log.messages)
 
 
-async def test_many_cancelled_calls_leave_no_connection_open(remote: Remote) -> None:
-    async with connected(mcp=remote.at(), sse=remote.at("/sse")) as client:
+async def test_cancelled_calls_leave_nothing(remote: Remote, notes: Path) -> None:
+    """A server hears of it, and a connection is given back."""
+    servers = {"mcp": remote.at(), "sse": remote.at("/sse"), "a": local(notes=notes)}
+    async with connected(**servers) as client:
         await open_box(client)
         async with anyio.create_task_group() as calls:
-            for name in ["mcp"] * 50 + ["sse"] * 10:
+            for name in ["mcp"] * 50 + ["sse"] * 10 + ["a"] * 20:
                 calls.start_soon(use, client, name, "wait")
             await until(lambda: remote.calls.count("wait") == 60, 20)
+            await until(lambda: notes.read_text().count("waiting") == 20)
             assert text(await use(client, "mcp", "ok")) == "ok"
             calls.cancel_scope.cancel()
         await until(lambda: remote.connections == 1, 20)  # with the stream of `sse`
+        await until(lambda: notes.read_text().count("cancelled") == 20)
+        assert [await pid_of(client, "a")] == noted_pids(notes)
         for server in ("mcp", "sse"):
             assert text(await use(client, server, "ok")) == "ok"
     assert remote.calls.count("notifications/cancelled") == 60
+    for number in re.findall("waiting-(.*)", notes.read_text()):
+        assert f"cancelled-{number}\n" in notes.read_text()
 
 
 async def test_calls_fail_where_the_sse_stream_ends(remote: Remote) -> None:
@@ -2154,9 +2131,8 @@ for exempt in ("*", "x,.invalid"):
 
 
 @pytest.mark.parametrize("case", PROXIES)
-async def test_the_environments_proxy_is_used_where_it_is_needed(
-    case: tuple[dict[str, str], str, str], remote: Remote, monkeypatch: Monkey
-) -> None:
+async def test_proxies_are_used(case: Any, remote: Remote, monkeypatch: Monkey) -> None:
+    """Those of the environment, where one is needed."""
     variables, url, told = case
     here = f"127.0.0.1:{remote.port}"
     for name, value in variables.items():
@@ -2166,9 +2142,8 @@ async def test_the_environments_proxy_is_used_where_it_is_needed(
         assert re.search(told, result) and "sesame" not in result
 
 
-async def test_names_that_hang_keep_no_other_server_waiting(
-    remote: Remote, monkeypatch: Monkey
-) -> None:
+async def test_hanging_names_stop_no_other(remote: Remote, monkeypatch: Monkey) -> None:
+    """When the names of many servers are looked up in vain."""
     look_up: Any = socket.getaddrinfo
     is_over = threading.Event()
     hanging = []
@@ -2343,10 +2318,8 @@ async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
         assert files[0].parent.stat().st_mode & 0o777 == 0o700
 
 
-async def test_of_three_workbenches_one_refreshes(
-    guarded: Guarded, tmp_path: Path
-) -> None:
-    """One of them in a process of its own."""
+async def test_one_of_three_refreshes(guarded: Guarded, tmp_path: Path) -> None:
+    """Three workbenches, one of them in a process of its own."""
     entry = guarded.at()
     await workbench.log_in(entry["url"])
     with Wire(tmp_path, a=entry) as wire:
@@ -2363,9 +2336,8 @@ async def test_of_three_workbenches_one_refreshes(
                 guarded.accepted.clear()
 
 
-async def test_no_fault_and_no_cancelled_call_loses_the_tokens(
-    guarded: Guarded, monkeypatch: Monkey
-) -> None:
+async def test_no_fault_loses_the_tokens(guarded: Guarded, monkeypatch: Monkey) -> None:
+    """Nor does a cancelled call."""
     monkeypatch.setattr(workbench, "LINE_LIMIT", LIMIT)
     await workbench.log_in(guarded.at()["url"])
     useless = '{"access_token": "refused as well", "token_type": "bearer"}'
@@ -2443,7 +2415,9 @@ async def test_the_address_is_printed_and_no_token_is_logged(guarded: Guarded) -
 # === Built-in toolbox =================================================================
 
 
-async def test_the_toolbox_has_exactly_the_tools_echo_and_time() -> None:
+async def test_the_toolbox_has_exactly_the_tools_echo_and_time(log: Logs) -> None:
+    """What nobody has thought of is one sentence."""
+    zone = "/".join("a" * 1_000)  # more folders than Python can look into
     async with Client(workbench.create_toolbox_server()) as client:
         echo, time = (await client.list_tools()).tools
         for said in ("", " zwölf 🧰\n\0", "x" * 1_000_000):
@@ -2452,6 +2426,9 @@ async def test_the_toolbox_has_exactly_the_tools_echo_and_time() -> None:
         for arguments in ({}, {"text": 1}):
             result = await client.call_tool("echo", arguments)
             assert result.is_error and "text" in text(result), arguments
+        result = await client.call_tool("time", {"timezone": zone})
+        assert text(result).startswith("Tool 'time' failed: Recursion")
+    assert result.is_error and "Traceback" in log.text
     titles = ["echo", "Echo Tool", "time", "Time Tool"]
     assert [echo.name, echo.title, time.name, time.title] == titles
     assert echo.description == "A simple tool that returns the text it was given."
@@ -2561,17 +2538,15 @@ HOSTS: list[tuple[str, dict[str, str], int]] = [  # what it is bound to; the sta
 ]
 
 
-@pytest.mark.parametrize(("bound_to", "headers", "status"), HOSTS)
-async def test_a_page_that_found_us_is_refused_on_every_route(
-    bound_to: str, headers: dict[str, str], status: int
-) -> None:
-    app = httpx2.ASGITransport(workbench.toolbox_app(bound_to))
-    async with httpx2.AsyncClient(transport=app, headers=headers) as client:
-        answers = [await client.post("http://x/mcp/messages")]
-        if status == 403:
-            for method in ("GET", "POST", "DELETE"):
-                answers.append(await client.request(method, "http://x/mcp"))
-    assert {answer.status_code for answer in answers} == {status}
+async def test_a_page_that_found_us_is_refused_on_every_route() -> None:
+    for bound_to, headers, status in HOSTS:
+        app = httpx2.ASGITransport(workbench.toolbox_app(bound_to))
+        async with httpx2.AsyncClient(transport=app, headers=headers) as client:
+            answers = [await client.post("http://x/mcp/messages")]
+            if status == 403:
+                for method in ("GET", "POST", "DELETE"):
+                    answers.append(await client.request(method, "http://x/mcp"))
+        assert {answer.status_code for answer in answers} == {status}, headers
 
 
 # === Running ==========================================================================
@@ -2716,12 +2691,10 @@ command("unread", "its.json", "--check", stdout=UNREAD)
 COMMAND_LINES["unread"] = (1, "", "" if WINDOWS else r"^(?!(.*\n)*.*ERROR)")
 asked = request_bytes("initialize", HANDSHAKE).decode() + "\n"
 command("asked", "bad.json", input=asked, stdin=None)
-answered = (
-    r'.*"id":7,.*"code":-32602,"message":"(/|.:).*bad.json:\\nmcpServers.bad.cwd: .*\n'
-)
+answered = r'.*"id":7,.*-32602,"message":"(/|.:).*bad.json:\\nmcpServers.bad.cwd: .*\n'
 COMMAND_LINES["asked"] = (1, answered, REASON)
 command("fault", "its.json", "--check", "--verbose", start=[*PYTHON, "-c", FAULT])
-told = r"Traceback(.*\n)+?\W*ZeroDivisionError(.*\n)+?.*Traceback(.*\n)+?\W*LookupError: with [*]{3}\n"
+told = r"(Traceback(.*\n)+?\W*(ZeroDivision|Lookup)Error: (?!.*secret)(.*\n)+){2}"
 COMMAND_LINES["fault"] = (1, "", told)
 if not WINDOWS:
     OURS, TERMINAL = os.openpty()
@@ -2972,7 +2945,7 @@ config = workbench.ServerConfig(sys.executable, ["-c", "import time; time.sleep(
 
 async def main():
     shared = workbench.Shared(str, print, os.environ)
-    async with workbench.ServerProcess(config, shared, print, print) as server:
+    async with workbench.ServerProcess(config, shared, print, print):
         [its] = workbench.ServerProcess.running
         print(its._process.get_pid(), flush=True)
         workbench.start_countdown(7)
@@ -3024,17 +2997,17 @@ def fenced(wanted: str) -> list[str]:
     return [block for kind, block in FENCES if kind == wanted]
 
 
-@pytest.mark.parametrize("kind", ["json", "toml", "jsonc"])
-def test_each_entry_of_the_readme_can_be_pasted_whole(
-    kind: str, tmp_path: Path, monkeypatch: Monkey, log: Logs
-) -> None:
+def test_entries_can_be_pasted(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> None:
+    """Each one of the README, whole."""
     monkeypatch.setenv("TOKEN", "x")
-    path = tmp_path / f"file.{kind}"
-    for block in fenced(kind):
+    for kind, block in FENCES:
+        if kind not in ("json", "toml", "jsonc"):
+            continue
+        path = tmp_path / f"file.{kind}"
         path.write_text(block, "utf-8")
         for name, box in workbench.find_config(str(path)).toolboxes.items():
             if kind == "jsonc":
-                assert name == "project" and not log.messages
+                assert name == "project" and "project" not in log.text
             else:
                 assert START in " ".join(box.servers[name].args)
         if kind == "json":
@@ -3043,11 +3016,6 @@ def test_each_entry_of_the_readme_can_be_pasted_whole(
     assert " ".join(json.loads(its_json)["args"]) == f"run {START}"
     for line in others.splitlines():
         assert line.endswith(f" uv run {START}")
-
-
-def test_the_first_commands_of_the_readme_have_been_run() -> None:
-    for line in fenced("sh")[0].splitlines():
-        assert line.removeprefix("uv run workbench.py ") in COMMAND_LINES
 
 
 def without_numbers(printed: str) -> list[str]:
@@ -3085,6 +3053,8 @@ async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -
 
 
 def test_every_file_option_and_key_of_the_readme_exists(log: Logs) -> None:
+    for line in fenced("sh")[0].splitlines():
+        assert line.removeprefix("uv run workbench.py ") in COMMAND_LINES
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (ROOT / link).is_file(), link
     sections = dict(re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", README))
