@@ -17,15 +17,14 @@ IDENTITY = {"name": "its own", "version": "1"}
 ANNOUNCING = {"capabilities": {"tools": {"listChanged": True}}}
 RESERVED = "io.modelcontextprotocol/"
 CAPABILITIES = f"{RESERVED}clientCapabilities"
-TOOLS = ["echo", "result", "error", "write", "say", "ask", "wait", "seen", "exit"]
-TOOLS += ["become"]
+TOOLS = ["echo", "result", "write", "say", "ask", "wait", "seen", "exit", "become"]
 WINDOWS = sys.platform == "win32"
 if sys.platform == "win32":
     import msvcrt
 
 
 def local(**options: Any) -> dict[str, Any]:
-    """The entry of a `Downstream`. With `-I`, the bytecode of a module is always kept."""
+    """The entry of a `Downstream`; with `-I`, the bytecode of a module is kept."""
     file = Path(__file__)
     code = f"import runpy, sys; sys.path.insert(0, {str(file.parent)!r}); "
     code += f"runpy.run_module({file.stem!r}, run_name='__main__')"
@@ -158,9 +157,6 @@ class Downstream:
     def result(self, request: dict[str, Any], given: dict[str, Any]) -> None:
         answer(request, given)
 
-    def error(self, request: dict[str, Any], given: dict[str, Any]) -> None:
-        send({"id": request["id"], "error": given})
-
     def write(self, request: dict[str, Any], given: dict[str, Any]) -> None:
         line = given["line"].replace("ID", str(request["id"]))
         os.write(1, line.encode("latin-1") + b"\n")  # in which `é` is no UTF-8
@@ -214,6 +210,7 @@ import base64
 import datetime
 import hashlib
 import logging
+import queue
 import re
 import shlex
 import shutil
@@ -261,6 +258,7 @@ POSIX = pytest.mark.skipif(WINDOWS, reason="Windows has no signals and terminals
 ON_WINDOWS = pytest.mark.skipif(not WINDOWS, reason="only Windows has this")
 HOME = "USERPROFILE" if WINDOWS else "HOME"
 PATIENCE = 90 if WINDOWS else 30  # seconds for a test; under Wine, all takes longer
+PAUSE = workbench.LISTING_PAUSE
 KILLED = 9 if WINDOWS else -9  # the status of a process that was killed
 
 BOX: dict[str, Any] = {"toolbox_name": "box"}
@@ -779,10 +777,16 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
         ({"env": {"A": " ends.blank "}}, "ends.blank"),
         ({"headers": {"A": 'a"quo/+ä'}}, r"a\"quo/+ä a\"quo/+\u00e4"),
     ]
+    handler = workbench._MaskedLog(queue.Queue())
     for server, texts in secrets:
         data = configuration(s={"url": "http://h/", **server})
-        masked = workbench.parse_config(data).mask(texts)
+        handler.mask = workbench.parse_config(data).mask
+        masked = handler.mask(texts)
         assert set(masked.replace("...", "").split()) == {"***"}, texts
+        fault = logging.LogRecord(
+            "", 0, "", 0, "", (), (ValueError, ValueError(texts), None)
+        )
+        assert handler.format(fault) == f"\nValueError: {masked}"
     monkeypatch.setenv("SHORT", "1234567")
     monkeypatch.setenv("FILE", str(tmp_path))
     args = ["literal-0", "${SHORT}", "${FILE}", "${NO:-default-0}"]
@@ -860,7 +864,7 @@ async def test_where_all_fail_none_is_left(notes: Path, monkeypatch: Monkey) -> 
 
 
 async def test_an_open_waits(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> None:
-    """For one server alone; it tells what those that are still starting have written."""
+    """For one server alone; it tells what those that are still starting wrote."""
     assert (workbench.OPEN_TIMEOUT, workbench.ANSWER_TIMEOUT) == (5, 50)
     gate, link = tmp_path / "gate", f"Visit https://a.b/{'c' * 500}"
     start = f"os.write(2, b'{link}\\n')\nwhile not os.path.exists({str(gate)!r}): "
@@ -1084,8 +1088,6 @@ async def test_a_server_starts_once_when_needed(tmp_path: Path) -> None:
         pids = await asyncio.gather(*(pid_of(client, "a") for _ in range(20)))
         part = await open_box(client, ["a__echo", "box__a__say"])
         assert part["servers_connected"] == 1 and "servers_failed" not in part
-        failed = await client.call_tool("open_toolbox", {**BOX, "tools": "x__*"})
-        assert failed.is_error and "no-such-command" in text(failed)
         other = json.loads(text(await client.call_tool("use_tool", twin)))["pid"]
         # A server that had been started before that one would have noted it.
         assert not others.exists()
@@ -1252,7 +1254,7 @@ async def test_an_end_beside_a_child_is_seen(notes: Path, monkeypatch: Monkey) -
 
 
 async def test_a_mute_server_is_sent_nothing(notes: Path, monkeypatch: Monkey) -> None:
-    """It has closed its stdout. A call goes to the next process, which starts when this one has gone."""
+    """Its stdout is closed. The next process starts when this one has gone."""
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.6)
     deaf = "self.note('deaf'); os.close(1)\n"
     deaf += "for line in sys.stdin.buffer: self.note('sent')\n"
@@ -1275,9 +1277,6 @@ async def test_a_message_has_at_most_32_mib(monkeypatch: Monkey) -> None:
         told = await error_of(client, "a", "result", text_result(largest + largest))
         assert "the limit of 1 MiB" in told and "may have taken effect" in told
         assert await answer_of(client, "a", "echo", {"x": 1}) == {"x": 1}
-
-
-PAUSE = workbench.LISTING_PAUSE
 
 
 async def become(client: Client, *tools: dict[str, Any], **more: Any) -> None:
@@ -1353,17 +1352,20 @@ async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) 
 
 async def test_an_error_is_told_or_passes_to_the_client_it_addresses() -> None:
     """Without secrets, but for its data, which are the server's own affair."""
-    error = {"code": -32602, "message": "Go, sesame-open", "data": ["sesame-open"]}
+    error = {"message": "Go, sesame-open", "data": ["sesame-open"]}
     async with connected(a=local() | {"env": {"KEY": "sesame-open"}}) as client:
-        for code in (-32602, -32000):
-            told = await error_of(client, "a", "error", error | {"code": code})
-            assert f"{code}" in told and "Go" in told
-        assert (await answer_of(client, "a", "seen"))["calls"] == 3  # none was repeated
-        for code in (-32042, -32021):
-            with pytest.raises(MCPError) as caught:
-                await use(client, "a", "error", error | {"code": code})
-            told = dumped(caught.value.error)
-            assert told == error | {"code": code, "message": "Go, ***"}
+        for code in (-32602, -32000, -32042, -32021):
+            whole = json.dumps(error | {"code": code})
+            given = {"line": f'{{"error": {whole}, "id": ID, "jsonrpc": "2.0"}}'}
+            if code in (-32042, -32021):
+                with pytest.raises(MCPError) as caught:
+                    await use(client, "a", "write", given)
+                told = dumped(caught.value.error)
+                assert told == error | {"code": code, "message": "Go, ***"}
+            else:
+                told = await error_of(client, "a", "write", given)
+                assert f"{code}" in told and "Go, ***" in told
+        assert (await answer_of(client, "a", "seen"))["calls"] == 5  # none was repeated
 
 
 @ERAS
@@ -1719,8 +1721,8 @@ class Remote:
 
     `answers` maps tools, other methods, and paths, to a result, an HTTP response, the
     status or the code of a JSON-RPC error, or a coroutine function of the message and
-    the stream that returns one of these. The path `/sse` is of the older transport, with the
-    session in its endpoint. Requests of the other era or session are refused.
+    the stream that returns one of these. The path `/sse` is of the older transport,
+    with the session in its endpoint. Requests of another era or session are refused.
     """
 
     def __init__(self) -> None:
@@ -2372,6 +2374,7 @@ LOGINS = [  # how one fails: the path that answers otherwise, its answer; the re
     ("/authorize", response(200, "Who?"), "stopped, or not done within 1 seconds"),
     ("/register", response(404), "Registration failed: 404"),
     ("/token", b"", ".*disconnected"),
+    ("/token", BAD_TOKENS, ""),
 ]
 
 
@@ -2384,32 +2387,23 @@ async def test_a_sign_in_that_fails_says_why_in_one_sentence(
         monkeypatch.setattr(workbench, "LOGIN_TIMEOUT", 1)
     assert await workbench.log_in(guarded.at()["url"]) == 1
     why = f"(?m)^Not signed in to {guarded.at()['url']}: {why}.*\n\\Z"
-    assert re.search(why, capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    assert re.search(why, printed) and "sesame" not in printed
 
 
 @POSIX
-async def test_the_address_is_printed_and_no_token_is_logged(guarded: Guarded) -> None:
-    guarded.paths["/token"] = BAD_TOKENS
-    line = [sys.executable, workbench.__file__, "--verbose", "--login"]
-    streams: Any = {"stdout": PIPE, "stderr": subprocess.STDOUT}
-    streams["env"] = os.environ | {"BROWSER": "", "PATH": ""}  # so there is no browser
-
-    async def sign_in(is_stopped: bool) -> None:
-        process = await anyio.open_process([*line, guarded.at()["url"]], **streams)
-        output: Any = process.stdout
-        printed = b""
-        while not (address := re.search(rb"(?m)^http.*\n", printed)):
-            printed += await output.receive()
-        if is_stopped:
-            process.send_signal(signal.SIGINT)
-        else:
-            await asyncio.to_thread(webbrowser.open, address[0].decode().strip())
-        assert await process.wait() == 1
+async def test_the_address_is_printed_and_ctrl_c_ends_it(guarded: Guarded) -> None:
+    line = [*PYTHON, workbench.__file__, "--login", guarded.at()["url"]]
+    env = os.environ | {"BROWSER": "", "PATH": ""}  # so there is no browser
+    process = await anyio.open_process(line, stdout=PIPE, stderr=None, env=env)
+    output: Any = process.stdout
+    printed = b""
+    while not re.search(rb"(?m)^http.*\n", printed):
         printed += await output.receive()
-        assert b"Not signed in to " in printed and b"sesame" not in printed
-        await process.aclose()
-
-    await asyncio.gather(sign_in(is_stopped=True), sign_in(is_stopped=False))
+    process.send_signal(signal.SIGINT)
+    assert b"Not signed in to " in await output.receive()
+    assert await process.wait() == 1
+    await process.aclose()
 
 
 # === Built-in toolbox =================================================================
@@ -2650,13 +2644,14 @@ class Wire:
 FILES["its.json"] = configuration(s=local() | {"größe": 1, "env": {"A": "a secret"}})
 REFUSED = {"command": "x", "cwd": []}
 FILES["bad.json"] = {"mcpServers": {"good": local(), "bad": REFUSED}}
-CALL = 'its.json --call box__s__result {"content":[{"type":"text","text":"Gr\\u00f6\\u00df"}]}'
+CALL = 'its.json --call box__s__result {"content":[{"type":"text","text":"Gr\\u00f6\\u00df"},'
+CALL += '{"type":"text","text":"en"}]}'
 IS_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00"
 REASON = r"[/\\]bad.json:\nmcpServers.bad.cwd: expected .*\n$"
 COMMAND_LINES: dict[str, tuple[int, str, str]] = {  # with status, stdout, and stderr
     "--call demo__toolbox__time": (0, f"{IS_TIME}\n", ""),
     "--check": (0, r"demo/toolbox +ok +\d+\.\d s +2 tools (.*\n)+", ""),
-    CALL: (0, "Größ\n", "größe"),  # in UTF-8, whatever is usual
+    CALL: (0, "Größ\nen\n", "größe"),  # in UTF-8, whatever is usual
     f"--read-only {CALL}": (1, "", "has no tool"),
     "bad.json --check": (1, "", REASON),
     "bad.json": (1, "", REASON),  # for a client; it has five seconds to read why
@@ -2666,21 +2661,9 @@ for line in COMMAND_LINES:
     command(line, *line.split(), env=ASCII)
 # Below, the options are not all: those without a package `mcp`, and one without what
 # newer ones have; a stdout that nobody reads, as behind `head`; a client that asks; a
-# fault of ours; a terminal.
+# terminal.
 SCRIPT = "import runpy, sys; sys.modules['mcp'] = {}; sys.argv.pop(0); "
 SCRIPT += "runpy.run_path(sys.argv[0], run_name='__main__')"
-FAULT = """
-import asyncio, os, sys
-sys.argv.pop(0)
-sys.path.append(os.path.dirname(sys.argv[0]))
-import workbench
-async def check(config):
-    asyncio.get_running_loop().call_soon(lambda: 1 / 0)
-    await asyncio.sleep(0)
-    raise LookupError("with a secret")
-workbench.check = check
-workbench.main()
-"""
 for package in ("None", "sys"):
     command(package, "--help", start=[*PYTHON, "-c", SCRIPT.format(package)])
     how = "^.* mcp.* pip install 'mcp>=2.3,<3'.* uv run .*\n$"
@@ -2693,9 +2676,6 @@ asked = request_bytes("initialize", HANDSHAKE).decode() + "\n"
 command("asked", "bad.json", input=asked, stdin=None)
 answered = r'.*"id":7,.*-32602,"message":"(/|.:).*bad.json:\\nmcpServers.bad.cwd: .*\n'
 COMMAND_LINES["asked"] = (1, answered, REASON)
-command("fault", "its.json", "--check", "--verbose", start=[*PYTHON, "-c", FAULT])
-told = r"(Traceback(.*\n)+?\W*(ZeroDivision|Lookup)Error: (?!.*secret)(.*\n)+){2}"
-COMMAND_LINES["fault"] = (1, "", told)
 if not WINDOWS:
     OURS, TERMINAL = os.openpty()
     command("terminal", "bad.json", stdin=TERMINAL)
@@ -2708,8 +2688,7 @@ def test_a_command_line_is_obeyed_or_refused(name: str, ended: Ended) -> None:
     process = ended(name)
     assert re.fullmatch(stdout, process.stdout or "")
     assert re.search(told, process.stderr)
-    assert ("Traceback" in process.stderr) == ("Traceback" in told)
-    assert process.returncode == status
+    assert "Traceback" not in process.stderr and process.returncode == status
 
 
 def test_options_are_obeyed_or_refused(monkeypatch: Monkey, capsys: Capture) -> None:
@@ -2854,16 +2833,10 @@ async def test_check_shows_failures_red(capsys: Capture, monkeypatch: Monkey) ->
 
 
 async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
-    texts = [{"type": "text", "text": "a é"}, {"type": "text", "text": "b"}]
-    calls = [  # a tool and its arguments; the status, stdout, and what stderr tells
-        ("box__s__result", json.dumps({"content": texts}), 0, "a é\nb\n", ""),
-        ("s__x", "{}", 1, "", "expected a name {toolbox}__{server}__{tool}, "),
-    ]
     config = workbench.parse_config(configuration(s=local()))
-    for name, arguments, status, stdout, why in calls:
-        assert await workbench.call_once(config, name, arguments) == status
-        printed = capsys.readouterr()
-        assert printed.out == stdout and why in printed.err
+    assert await workbench.call_once(config, "s__x", "{}") == 1
+    why = "expected a name {toolbox}__{server}__{tool}, "
+    assert why in capsys.readouterr().err
     mixed = json.dumps({"content": BLOCKS})
     assert await workbench.call_once(config, "box__s__result", mixed) == 0
     assert json.loads(capsys.readouterr().out)["content"][0] == BLOCKS[0]
@@ -3018,12 +2991,6 @@ def test_entries_can_be_pasted(tmp_path: Path, monkeypatch: Monkey, log: Logs) -
         assert line.endswith(f" uv run {START}")
 
 
-def without_numbers(printed: str) -> list[str]:
-    """The sorted lines of a report, without what differs from run to run."""
-    lines = re.sub(r"\d[\d,.]*", "0", printed).splitlines()
-    return sorted(" ".join(line.split()) for line in lines)
-
-
 async def test_check_prints_what_the_readme_shows(capsys: Capture) -> None:
     _, _, shown = fenced("console")[0].partition("\n")
     servers: dict[str, Any] = {}
@@ -3033,7 +3000,10 @@ async def test_check_prints_what_the_readme_shows(capsys: Capture) -> None:
         servers[name] = local(on={"start": f"sys.exit({said!r})"})
     config = workbench.parse_config({"mcpServers": servers})
     assert await workbench.check(config) == 1 and len(servers) == 3
-    assert without_numbers(capsys.readouterr().out) == without_numbers(shown)
+    reports = [
+        re.sub("[0-9.,]+", "", each) for each in (shown, capsys.readouterr().out)
+    ]
+    assert sorted(reports[0].split()) == sorted(reports[1].split())
 
 
 async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -> None:
