@@ -162,7 +162,6 @@ class Downstream:
         os.write(1, line.encode("latin-1") + b"\n")  # in which `é` is no UTF-8
 
     def say(self, request: dict[str, Any], given: dict[str, Any]) -> None:
-        """Send messages, under the progress token of the call."""
         token = (request["params"].get("_meta") or {}).get("progressToken")
         for message in given["messages"]:
             message["params"].setdefault("progressToken", token)
@@ -332,7 +331,6 @@ def text(result: types.CallToolResult) -> str:
 
 
 async def answer_of(client: Client, server: str, name: str, given: Any = None) -> Any:
-    """What a tool of `box` answers, which is JSON."""
     return json.loads(text(await use(client, server, name, given)))
 
 
@@ -631,7 +629,6 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
 
 
 def test_what_is_not_served_is_named(monkeypatch: Monkey, log: Logs) -> None:
-    """The servers of other folders; and this workbench itself, which has its tools."""
     monkeypatch.chdir(ROOT)
     relative = os.path.join(".github", "..", "workbench.py")
     servers: dict[str, dict[str, Any]] = {
@@ -783,10 +780,8 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
         handler.mask = workbench.parse_config(data).mask
         masked = handler.mask(texts)
         assert set(masked.replace("...", "").split()) == {"***"}, texts
-        fault = logging.LogRecord(
-            "", 0, "", 0, "", (), (ValueError, ValueError(texts), None)
-        )
-        assert handler.format(fault) == f"\nValueError: {masked}"
+        fault = logging.makeLogRecord({"exc_info": (OSError, OSError(texts), None)})
+        assert handler.format(fault) == f"\nOSError: {masked}"
     monkeypatch.setenv("SHORT", "1234567")
     monkeypatch.setenv("FILE", str(tmp_path))
     args = ["literal-0", "${SHORT}", "${FILE}", "${NO:-default-0}"]
@@ -922,10 +917,7 @@ answer(request, {"tools": [tool(f"t{self.page}")], **more})
 
 
 async def test_a_tool_list_is_read_to_its_end(log: Logs) -> None:
-    """A cursor that is repeated, or the 250th page, is one; so is -32601.
-
-    A tool that is not valid costs only itself.
-    """
+    """To a cursor that is repeated, or 250 pages. A spoilt tool costs only itself."""
     schema = {"type": "object", "properties": {"required": ["x"]}}
     tools = [tool("Ann"), {"name": "Ben"}, tool("7") | {"name": 7}, "Cid"]
     tools += [tool("Eve", inputSchema=schema), tool("Dee")]
@@ -1009,7 +1001,6 @@ LISTED: list[tuple[str, dict[str, Any], str]] = [  # description, properties, an
 
 
 async def test_the_servers_with_the_longest_tools_are_listed() -> None:
-    """And no more than have to be; a part has more room."""
     tools = []
     for number, (description, properties, _) in enumerate(LISTED):
         schema = {"type": "object", "properties": properties, "required": ["path"]}
@@ -1046,7 +1037,6 @@ async def test_an_answer_loses_descriptions_before_arguments() -> None:
 
 
 async def test_long_texts_leave_room_for_the_tools() -> None:
-    """The reasons of failures, which keep their ends; instructions; descriptions."""
     servers = {f"x{n}": MISSING for n in range(50)}
     servers["y"] = local(on={"start": "sys.exit('a line\\n' * 500 + 'ValueError: no')"})
     config = configuration(a=long(manual="""'"' * 9_000"""), b=long(), **servers)
@@ -1078,7 +1068,6 @@ async def test_read_only_leaves_out_what_is_not_declared_so() -> None:
 
 
 async def test_a_server_starts_once_when_needed(tmp_path: Path) -> None:
-    """Not for the handshake and a listing, and not for another server or toolbox."""
     notes, others = tmp_path / "a", tmp_path / "b"
     config = configuration(a=local(notes=notes), b=local(notes=others), x=MISSING)
     config["toolboxes"]["twin"] = config["toolboxes"]["box"]
@@ -1242,7 +1231,6 @@ async def test_a_death_costs_only_the_calls_in_flight(notes: Path, log: Logs) ->
 
 
 async def test_an_end_beside_a_child_is_seen(notes: Path, monkeypatch: Monkey) -> None:
-    """What it had answered before counts; and the child, which has its pipes, ends."""
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
     start = "self.bear(); self.start(0)"
     async with connected(a=local(notes=notes, on={"start": start})) as client:
@@ -1656,7 +1644,6 @@ for start, env in STARTS if UV else []:
 
 @pytest.mark.skipif(not UV, reason="uv is not installed")
 def test_a_server_gets_the_environment_of_the_client(ended: Ended) -> None:
-    """Also where a person has activated an environment, whose folder is in PATH."""
     for start, env in STARTS:
         _, seen = json.loads(ended(" ".join(start)).stdout)
         assert seen == env | {"WB_PATH": env["PATH"]}, start
@@ -1682,7 +1669,6 @@ FAULTY = {  # a method, and what is run instead
 
 
 async def test_a_fault_costs_only_its_server(notes: Path) -> None:
-    """And what it writes without end, only its own time."""
     servers: dict[str, Any] = {"good": local()}
     for name, (method, code) in FAULTY.items():
         servers[name] = local(notes=notes, on={method: code})
@@ -1697,7 +1683,6 @@ async def test_a_fault_costs_only_its_server(notes: Path) -> None:
 
 
 def response(status: int, body: Any = "", **headers: str) -> bytes:
-    """A whole HTTP response of a message or a text; `_` in a header stands for `-`."""
     if isinstance(body, dict):
         body = json.dumps(dict(body, jsonrpc="2.0"))
     data: bytes = body.encode() if isinstance(body, str) else body
@@ -1710,7 +1695,6 @@ def response(status: int, body: Any = "", **headers: str) -> bytes:
 
 
 def event(data: Any, kind: str = "message") -> bytes:
-    """A server-sent event of a message, or a text."""
     if not isinstance(data, str):
         data = json.dumps(dict(data, jsonrpc="2.0"))
     return f"event: {kind}\ndata: {data}\n\n".encode()
@@ -1914,7 +1898,6 @@ async def test_a_remote_failure_says_why(remote: Remote, monkeypatch: Monkey) ->
 
 
 async def test_streams_are_heard_while_they_are_open(remote: Remote, log: Logs) -> None:
-    """That of a call, with a question before its answer, and that of the server."""
 
     async def ask(request: dict[str, Any], stream: Any) -> None:
         remote.answers[request["id"]] = take  # ids of requests and of questions are two
@@ -1989,10 +1972,7 @@ async def test_a_forgotten_session_is_replaced(remote: Remote) -> None:
 
 
 async def test_a_call_that_nothing_answered_is_sent_once_more(remote: Remote) -> None:
-    """And where it had a session, and the status says that it was not accepted.
-
-    An error of the tool's own costs no session.
-    """
+    """Where the status says so. An error of the tool's own costs no session."""
     statuses = {404: 2, 410: 2, 400: 2, 401: 1, 403: 1, 409: 1, 500: 1, 200: 1}
     for status in statuses:
         remote.answers[f"bare {status}"] = response(status, BARE)
@@ -2023,10 +2003,7 @@ for refusal in (200, 400, response(403), response(500)):
 
 
 @pytest.mark.parametrize("case", BECOMES)
-async def test_what_became_another_fails_twice_at_most(
-    case: Any, remote: Remote
-) -> None:
-    """Calls, or listings, with which it becomes again what it was."""
+async def test_what_became_another_fails_twice(case: Any, remote: Remote) -> None:
     former, later, path, remote.forgotten = case
     remote.is_newer, remote.session = former
     async with connected(a=remote.at(path)) as client:
@@ -2074,7 +2051,6 @@ async def test_a_stream_that_ends_is_asked_for_less_often(
 
 
 async def test_a_stream_waits_for_its_session(remote: Remote) -> None:
-    """So it does not fill the memory with what nobody has read."""
     sent = []
 
     async def flood(_: Any, stream: Any) -> None:
@@ -2259,10 +2235,7 @@ class Guarded(Remote):
 
 @pytest.fixture
 async def guarded(tmp_path: Path, monkeypatch: Monkey) -> AsyncIterator[Guarded]:
-    """A guarded server, a home without tokens, and a browser whose user says yes.
-
-    The environment has a proxy that cannot be used, and that nothing here needs.
-    """
+    """Beside a home without tokens, a browser whose user says yes, and no proxy."""
     monkeypatch.setenv(HOME, str(tmp_path))
     monkeypatch.setenv("ALL_PROXY", SOCKS)
 
@@ -2328,11 +2301,9 @@ async def test_one_of_three_refreshes(guarded: Guarded, tmp_path: Path) -> None:
         await asyncio.to_thread(wire.initialize)
         async with connected(a=entry) as client, connected(a=entry) as other:
             for is_refreshing in (False, True):
-                told, *results = await asyncio.gather(
-                    asyncio.to_thread(wire.use, "a"),
-                    use(client, "a", "echo"),
-                    use(other, "a", "echo"),
-                )
+                uses = use(client, "a", "echo"), use(other, "a", "echo")
+                third = asyncio.to_thread(wire.use, "a")
+                told, *results = await asyncio.gather(third, *uses)
                 assert [told, *map(text, results)] == ["ok"] * 3
                 assert len(guarded.refreshes) == is_refreshing
                 guarded.accepted.clear()
@@ -2552,24 +2523,19 @@ def request_bytes(method: str, params: dict[str, Any], number: int = 7) -> bytes
 
 
 class Wire:
-    """A workbench process, spoken to in JSON-RPC lines; one that hangs is killed.
-
-    Its toolbox has a healthy server, `good`, and others: entries, or the `on` of one.
-    """
+    """A workbench process; its servers are entries, or the `on` of a `Downstream`."""
 
     def __init__(
-        self, folder: Path, *options: str, stdio: Any = (), **others: Any
+        self, folder: Path, *args: str, stdio: Any = (), **servers: Any
     ) -> None:
         self.notes = folder / "notes"
         self.notes.touch()
-        servers: dict[str, Any] = {"good": local(notes=self.notes)}
-        for name, other in others.items():
-            if not other.keys() & {"command", "url"}:
-                other = local(notes=self.notes, on=other)
-            servers[name] = other
+        for name, on in servers.items():
+            if not on.keys() & {"command", "url"}:
+                servers[name] = local(notes=self.notes, on=on)
         path = folder / "workbench-config.json"
         path.write_text(json.dumps(configuration(**servers)))
-        line = [sys.executable, workbench.__file__, str(path), *options]
+        line = [sys.executable, workbench.__file__, str(path), *args]
         with open(folder / "stderr", "wb") as file:
             streams = {"stdin": PIPE, "stdout": PIPE, "stderr": file, **dict(stdio)}
             self.process: Any = subprocess.Popen(line, cwd=folder, **streams)
@@ -2728,10 +2694,7 @@ def test_a_person_at_a_terminal_is_told_what_it_waits_for(tmp_path: Path) -> Non
 
 @POSIX
 def test_pipes_that_may_not_block_and_nohup_lose_no_answer(tmp_path: Path) -> None:
-    """Without Python's buffer, a write may end early, as does one that may not block.
-
-    Here, it ends because the process is stopped meanwhile, as when a laptop sleeps.
-    """
+    """A write ends early where it may not block, or if the process is stopped."""
     (stdin, writing), (reading, stdout) = os.pipe(), os.pipe()
     os.set_blocking(stdin, False)
     os.set_blocking(stdout, False)
@@ -2758,14 +2721,12 @@ def test_pipes_that_may_not_block_and_nohup_lose_no_answer(tmp_path: Path) -> No
 
 
 def reported(printed: str) -> dict[str, str]:
-    """What a check has printed about each server, by its name."""
     return dict(re.findall(r"(?m)^(\S+) +((?:ok|FAILED) .*(?:\n    .*)*)", printed))
 
 
 async def test_check_starts_each_server_once_and_says_when_it_settles(
     tmp_path: Path, notes: Path, capsys: Capture, monkeypatch: Monkey, log: Logs
 ) -> None:
-    """And every ten seconds, which ones are still starting."""
     said = ""
     later = [0.0]
     clock = asyncio.get_running_loop()
@@ -2971,7 +2932,6 @@ def fenced(wanted: str) -> list[str]:
 
 
 def test_entries_can_be_pasted(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> None:
-    """Each one of the README, whole."""
     monkeypatch.setenv("TOKEN", "x")
     for kind, block in FENCES:
         if kind not in ("json", "toml", "jsonc"):
@@ -3000,10 +2960,9 @@ async def test_check_prints_what_the_readme_shows(capsys: Capture) -> None:
         servers[name] = local(on={"start": f"sys.exit({said!r})"})
     config = workbench.parse_config({"mcpServers": servers})
     assert await workbench.check(config) == 1 and len(servers) == 3
-    reports = [
-        re.sub("[0-9.,]+", "", each) for each in (shown, capsys.readouterr().out)
-    ]
-    assert sorted(reports[0].split()) == sorted(reports[1].split())
+    printed = capsys.readouterr().out
+    words = [re.sub("[0-9.,]+", "", each).split() for each in (shown, printed)]
+    assert sorted(words[0]) == sorted(words[1])
 
 
 async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -> None:
