@@ -205,9 +205,7 @@ if __name__ == "__main__":
 
 import ast
 import asyncio
-import base64
 import datetime
-import hashlib
 import logging
 import queue
 import re
@@ -216,7 +214,6 @@ import shutil
 import socket
 import subprocess
 import threading
-import tomllib
 import urllib.parse
 import webbrowser
 import zlib
@@ -695,9 +692,8 @@ def test_the_script_header_and_the_requirements_ask_for_the_same() -> None:
     """An older Python gets as far as the sentence about it."""
     script = Path(workbench.__file__).read_text("utf-8")
     header: Any = re.search(r"(?m)^# /// script\n((?:# .*\n)+?)# ///$", script)
-    fields = tomllib.loads(header[1].replace("# ", ""))
     requirements = (ROOT / "requirements.txt").read_text().split()
-    assert fields["dependencies"] + ["pytest"] == requirements
+    assert re.findall('dependencies = .*"(.*)"', header[1]) + ["pytest"] == requirements
     assert {*re.findall(r"\bmcp>=[\d.,<]+", README)} == {requirements[0]}
     ast.parse(script, feature_version=(3, 9))
 
@@ -1659,19 +1655,17 @@ self.echo(request, {})
 ENDLESS = "self.note('hangs')\nwhile True: os.write({}, b'without end\\n' * 1000)"
 NO_LINE_FEED = "for _ in range(170): os.write(2, b'\\r50 %' * 200_000)\n"
 NO_LINE_FEED += "self.echo(request, {})"
-FAULTY = {  # a method, and what is run instead
-    "garbage": ("tools_call", GARBAGE),
-    "one line": ("tools_call", NO_LINE_FEED),
-    "silent": ("start", "self.hang()"),
-    "stdout": ("start", ENDLESS.format(1)),
-    "stderr": ("start", ENDLESS.format(2)),
-}
 
 
 async def test_a_fault_costs_only_its_server(notes: Path) -> None:
-    servers: dict[str, Any] = {"good": local()}
-    for name, (method, code) in FAULTY.items():
-        servers[name] = local(notes=notes, on={method: code})
+    servers = {
+        "good": local(),
+        "garbage": local(on={"tools_call": GARBAGE}),
+        "one line": local(on={"tools_call": NO_LINE_FEED}),
+        "silent": local(notes=notes, on={"start": "self.hang()"}),
+        "stdout": local(notes=notes, on={"start": ENDLESS.format(1)}),
+        "stderr": local(notes=notes, on={"start": ENDLESS.format(2)}),
+    }
     async with connected(**servers) as client, anyio.create_task_group() as calls:
         for server in ("silent", "stdout", "stderr"):
             calls.start_soon(use, client, server, "echo")
@@ -2028,13 +2022,8 @@ async def test_a_server_without_tools_keeps_its_session(remote: Remote) -> None:
     assert remote.calls.count("initialize") == 1
 
 
-@pytest.mark.parametrize("retry", [0, 50])
-async def test_a_stream_that_ends_is_asked_for_less_often(
-    retry: int, remote: Remote, monkeypatch: Monkey
-) -> None:
-    """At first after the last `retry` that any of its events had."""
-    ended = f"retry: {retry}\ndata: \n\n".encode()
-    remote.answers["GET"] = STREAM + ended + event({"method": "notifications/x"})
+async def test_ended_streams_get_rarer(remote: Remote, monkeypatch: Monkey) -> None:
+    """At first, one is asked for after the last `retry` that any of its events had."""
     sleep = anyio.sleep
     pauses: list[float] = []
 
@@ -2043,11 +2032,15 @@ async def test_a_stream_that_ends_is_asked_for_less_often(
         await sleep(min(seconds, 0.01))
 
     monkeypatch.setattr(anyio, "sleep", sleep_less)
-    async with connected(a=remote.at()) as client:
-        assert text(await use(client, "a", "ok")) == "ok"
-        await until(lambda: any(pause > 0.3 for pause in pauses))
-    first = next(pause for pause in pauses if pause > 0.01)
-    assert first == 0.05 if retry else first < 0.05
+    for retry in (0, 50):
+        ended = f"retry: {retry}\ndata: \n\n".encode()
+        remote.answers["GET"] = STREAM + ended + event({"method": "notifications/x"})
+        pauses.clear()
+        async with connected(a=remote.at()) as client:
+            assert text(await use(client, "a", "ok")) == "ok"
+            await until(lambda: max(pauses, default=0) > 0.3)
+        first = min(pause for pause in pauses if pause > 0.01)
+        assert (first == 0.05) == (retry == 50), pauses
 
 
 async def test_a_stream_waits_for_its_session(remote: Remote) -> None:
@@ -2134,7 +2127,7 @@ async def test_hanging_names_stop_no_other(remote: Remote, monkeypatch: Monkey) 
         return look_up(host, *more, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    servers = {"a": remote.at() | {"url": f"http://localhost:{remote.port}/mcp"}}
+    servers = {"a": {"url": f"http://localhost:{remote.port}/mcp"}}
     for number in range(33):  # at least one more than the threads that asyncio makes
         servers[f"s{number}"] = {"url": f"http://s{number}.invalid/mcp"}
     async with connected(**servers) as client, anyio.create_task_group() as opening:
@@ -2172,7 +2165,6 @@ class Guarded(Remote):
         super().__init__()
         self.answers |= {"echo": text_result("ok"), "leak": self.leak}
         self.paths: dict[str, Any] = {}
-        self.given: dict[str, str] = {}  # to the browser, and what goes with its code
         self.issued: list[str] = []  # access and refresh tokens, the last ones last
         self.accepted: set[str] = set()  # access tokens
         self.refreshes: list[str] = []  # the tokens that came
@@ -2201,8 +2193,7 @@ class Guarded(Remote):
         if url.path == "/register":
             return response(201, json.dumps(json.loads(body) | {"client_id": "us"}))
         if url.path == "/authorize":
-            self.given = given
-            back = {"state": given["state"], "code": "the-code"} | other
+            back = {"state": given["state"], "code": given["code_challenge"]} | other
             to = f"{given['redirect_uri']}?{urllib.parse.urlencode(back)}"
             return response(302, location=to)
         return await self.give_tokens(given)
@@ -2216,11 +2207,7 @@ class Guarded(Remote):
 
     async def give_tokens(self, given: dict[str, str]) -> bytes:
         assert given["client_id"] == "us" and given["resource"].endswith("/mcp")
-        if "code" in given:
-            proof = hashlib.sha256(given["code_verifier"].encode()).digest()
-            challenge = self.given["code_challenge"] + "="
-            assert base64.urlsafe_b64encode(proof).decode() == challenge
-        else:
+        if "code_verifier" not in given:
             self.refreshes.append(given["refresh_token"])
             await self.gate.wait()
             if given["refresh_token"] != self.issued[-1]:
