@@ -222,7 +222,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Self, get_args
 
@@ -424,8 +423,7 @@ def test_a_bad_configuration_is_reported_whole(case: str) -> None:
     assert len(problems) == len(patterns), problems
 
 
-# Files of ours and of clients; below each, of every server the fields that it changes,
-# and the places that are warned about.
+# Below each file, what it changes of its servers, and the places that are warned about.
 CLIENT_FILES = """
 === Our own: workbench-config.json
 {"_comment": "${", "toolMode": "proxy", "mcpServers": {"x": {"command": "x"}},
@@ -488,12 +486,9 @@ http_headers = { X = "of no use", Y = "y" }
   "amp.mcpPermissions": [{"matches": {"url": "*"}, "action": "reject"}]}
 > {"a": {"command": "x"}, "b": {"url": "https://b", "tool_filters": ["r"]}}
 > amp.mcpPermissions
-=== Gemini CLI: settings.json
-{"mcp": {"allowed": ["A", "b"], "excluded": ["b"]}, "mcpServers": {
-  "a": {"command": "x"}, "b": {"command": "${UNSET}"}, "c": {"command": "${UNSET}"}}}
-> {"a": {"command": "x"}}
 === Cursor, Windsurf, Cline, Gemini CLI and Copilot CLI: mcp.json
-{"disabledMcpServers": ["f"], "servers": null, "mcpServers": {
+{"disabledMcpServers": ["f"], "servers": null, "mcp": {"excluded": ["h"], "allowed":
+  ["A", "b", "c", "d", "e", "f", "g", "h"]}, "mcpServers": {
   "a": {"command": "npx", "args": ["z"], "env": {"_J": "${env:KEY}"}, "envFile": "x"},
   "b": {"type": "remote", "serverUrl": "https://b", "headers": {"K": "${KEY}"},
     "disabledTools": [], "excludeTools": ["t"], "disabled_tools": ["u"]},
@@ -502,6 +497,7 @@ http_headers = { X = "of no use", Y = "y" }
   "d": {"transport": "sse", "url": "https://d", "enabled": true, "description": ""},
   "e": {"type": "local", "command": ["${UNSET}"], "enabled": false},
   "f": {"command": "${UNSET}"}, "_h": {"command": "${UNSET}"},
+  "h": {"command": "${UNSET}"}, "i": {"command": "${UNSET}"},
   "g": {"command": "npx", "args": [], "tools": ["r", "s"], "toolFilters": ["r", "s"]}}}
 > {"a": {"command": "npx", "args": ["z"], "env": {"_J": "key"}},
    "b": {"transport": "remote", "url": "https://b", "headers": {"K": "key"},
@@ -1576,8 +1572,7 @@ async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) 
     assert set(seen[1]) == {"FREE", "GONE", "OTHER"}
 
 
-# Command lines whose end and output alone are looked at, as arguments of `Popen`, by
-# names; and the files in their folder. They run beside the tests, once one asks.
+# Arguments of `run` for command lines, and the files in their folder.
 COMMANDS: dict[str, dict[str, Any]] = {}
 FILES: dict[str, dict[str, Any]] = {}
 ENVIRONMENT = dict(os.environ)
@@ -1592,7 +1587,7 @@ def command(name: str, *options: str, start: Any = PYTHON, **more: Any) -> None:
 
 @pytest.fixture(scope="session")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
-    """How one of `COMMANDS` has ended. Its stdin stays open, without input."""
+    """How one of `COMMANDS` has ended. They run beside the tests, without input."""
     folder = tmp_path_factory.mktemp("commands")
     for name, config in FILES.items():
         (folder / name).write_text(json.dumps(config))
@@ -1604,14 +1599,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
         running = {}
         for name, more in COMMANDS.items():
             running[name] = pool.submit(run, **(given | more))
-
-        @cache
-        def wait(name: str) -> Any:
-            if running[name].cancel():  # it has not begun, and does so at once
-                return run(**(given | COMMANDS[name]))
-            return running[name].result()
-
-        yield wait
+        yield lambda name: running[name].result()
         pool.shutdown(cancel_futures=True)
 
 
@@ -1698,8 +1686,8 @@ class Remote:
     """A server over HTTP, in this process, that answers as told.
 
     `answers` maps tools, other methods, and paths, to a result, an HTTP response, the
-    status or the code of a JSON-RPC error, or a coroutine function of the message and
-    the stream that returns one of these. The path `/sse` is of the older transport,
+    status of a JSON-RPC error, or a coroutine function of the message and the stream
+    that returns one of these. The path `/sse` is of the older transport,
     with the session in its endpoint. Requests of another era or session are refused.
     """
 
@@ -1768,9 +1756,8 @@ class Remote:
         if isinstance(answer, bytes):
             return answer
         if isinstance(answer, int):
-            status, code = (answer, -32000) if answer > 0 else (200, answer)
-            error = {"code": code, "message": "No such record"}
-            return response(status, {"id": message.get("id"), "error": error})
+            error = {"code": -32000, "message": "No such record"}
+            return response(answer, {"id": message.get("id"), "error": error})
         if self.is_newer:
             answer = {"resultType": "complete", **Downstream.hints, **answer}
         reply = {"id": message["id"], "result": answer}
@@ -1843,9 +1830,7 @@ async def test_headers_go_with_each_request_to_their_host(
 
 LIMIT = 1 << 20  # of a message; in the program, it is larger
 BOMB = zlib.compress(b" " * (4 * LIMIT), 1)
-# How a request fails; what its call is told, as a pattern. A server that answers so
-# at its path does not connect.
-FAILED: dict[str, tuple[Any, str]] = {
+FAILED: dict[str, tuple[Any, str]] = {  # how a request fails, and what is told
     "401": (response(401, "Who?"), "HTTP 401.* `headers`"),
     "403": (403, "No such record"),
     "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
@@ -2012,16 +1997,6 @@ async def test_what_became_another_fails_twice(case: Any, remote: Remote) -> Non
         assert text(await use(client, "a", "ok")) == "ok"
 
 
-async def test_a_server_without_tools_keeps_its_session(remote: Remote) -> None:
-    """And one whose later listings are not valid."""
-    async with connected(a=remote.at()) as client:
-        for remote.answers["tools/list"] in (-32601, {"tools": 1}):
-            for _ in range(3):
-                assert (await open_box(client))["tools"] == []
-    assert remote.calls.count("tools/list") > 5
-    assert remote.calls.count("initialize") == 1
-
-
 async def test_ended_streams_get_rarer(remote: Remote, monkeypatch: Monkey) -> None:
     """At first, one is asked for after the last `retry` that any of its events had."""
     sleep = anyio.sleep
@@ -2084,8 +2059,7 @@ async def test_an_answer_is_asked_for_again_after_its_stream(remote: Remote) -> 
     assert not asked  # so the call was sent once, and its answer asked for three times
 
 
-# Variables of the environment; a URL, in which HERE is the server; what its call is
-# told. The server is a proxy as well.
+# The environment; a URL, in which HERE is the server and the proxy; what is told.
 DEAD, SOCKS = "http://127.0.0.1:1", "socks5://127.0.0.1:1"
 PROXIES = [
     ({"HTTP_PROXY": DEAD}, "http://HERE", "^ok$"),
@@ -2612,9 +2586,8 @@ COMMAND_LINES: dict[str, tuple[int, str, str]] = {  # with status, stdout, and s
 ASCII = ENVIRONMENT | {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": ""}
 for line in COMMAND_LINES:
     command(line, *line.split(), env=ASCII)
-# Below, the options are not all: those without a package `mcp`, and one without what
-# newer ones have; a stdout that nobody reads, as behind `head`; a client that asks; a
-# terminal.
+# Below: no package `mcp`, and one without what newer ones have; a stdout that nobody
+# reads, as behind `head`; a client that asks; a terminal.
 SCRIPT = "import runpy, sys; sys.modules['mcp'] = {}; sys.argv.pop(0); "
 SCRIPT += "runpy.run_path(sys.argv[0], run_name='__main__')"
 for package in ("None", "sys"):
@@ -2753,6 +2726,20 @@ async def test_check_starts_each_server_once_and_says_when_it_settles(
     assert len(told["box/endless"]) < 330
 
 
+async def test_check_shows_failures_red(capsys: Capture, monkeypatch: Monkey) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    servers: Any
+    for no_color, servers, shown in (
+        ("", {}, "No server"),
+        ("1", {"bad": {"command": "/no"}}, "bad  FAILED "),
+        ("", {"bad": {"command": "/no"}}, "bad  \x1b[31mFAILED\x1b[0m "),
+    ):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        config = workbench.parse_config({"mcpServers": servers})
+        assert await workbench.check(config) == 1
+        assert shown in capsys.readouterr().out
+
+
 async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> None:
     more: Any = {"title": "t" * 999, "annotations": {"title": "t" * 999}}
     tools = [tool("x", description="ä" * 1_000, **more), tool("filtered out")]
@@ -2767,17 +2754,6 @@ async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> N
     assert 1_200 < own < 2_400
     assert native == pytest.approx(2_050, abs=50) and saved == native - own
     assert re.search("WARNING .*ourselves", log.text)
-
-
-async def test_check_shows_failures_red(capsys: Capture, monkeypatch: Monkey) -> None:
-    assert await workbench.check(workbench.parse_config({"mcpServers": {}})) == 1
-    assert "No server" in capsys.readouterr().out
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    bad = workbench.parse_config({"mcpServers": {"bad": {"command": "/no"}}})
-    for no_color, shown in (("1", "FAILED"), ("", "\x1b[31mFAILED\x1b[0m")):
-        monkeypatch.setenv("NO_COLOR", no_color)
-        assert await workbench.check(bad) == 1
-        assert f"bad  {shown} " in capsys.readouterr().out
 
 
 async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
