@@ -71,11 +71,10 @@ def answer(request: dict[str, Any], result: dict[str, Any]) -> None:
 
 
 class Downstream:
-    """A server process in plain JSON-RPC, without the SDK and its manners.
+    """A server process in plain JSON-RPC; its methods are the protocol's, and its tools.
 
-    Its methods are those of the protocol, and its tools, which do as their arguments
-    say; a tool that is no method is `echo`. `on` maps methods, and `start`, to Python
-    code that is run instead. Each process adds its number and calls to `notes`.
+    `on` maps methods, and `start`, to Python code that is run instead. Each process
+    adds its number and calls to `notes`.
     """
 
     about: Mapping[str, Any] = {"capabilities": {"tools": {}, "logging": {}}}
@@ -442,13 +441,16 @@ CLIENT_FILES = """
 > {"a": {"transport": "http", "url": "https://a.b/@c/mcp?d=e@f"},
    "c": {"transport": "stdio", "command": "uvx", "args": ["z"]}}
 > projects
-=== VS Code: mcp.json
+=== VS Code with Amp: settings.json
 { // as in "http://"
-  "inputs": [{"type": "promptString", "id": "key", "about": "\\"//\\""},],
-  "servers": {"a": {"url": "https://a//,}/*b*/", /* { "x": */
-    "headers": {"A": "Bearer ${input:key}"}},}} /**/
-> {"a": {"url": "https://a//,}/*b*/", "headers": {"A": "Bearer ${input:key}"}}}
-> servers.a.headers.A
+  "mcp": {"inputs": [{"type": "promptString", "id": "key", "about": "\\"//\\""},],
+   "servers": {"a": {"url": "https://a//,}/*b*/", /* { "x": */
+     "headers": {"A": "Bearer ${input:key}"}}, "c": {"command": ["x"]},}},
+  "amp.mcpServers": {"b": {"url": "https://b", "includeTools": ["r"]}}, "font": 7,
+  "amp.mcpPermissions": [{"matches": {"url": "*"}, "action": "reject"}]} /**/
+> {"a": {"url": "https://a//,}/*b*/", "headers": {"A": "Bearer ${input:key}"}},
+   "b": {"url": "https://b", "tool_filters": ["r"]}, "c": {"command": "x"}}
+> amp.mcpPermissions mcp.servers.a.headers.A
 === Codex: config.toml
 mcp_servers.b = { url = "${UNSET}", bearer_token_env_var = "OFF", enabled = false }
 [mcp_servers.a]
@@ -480,12 +482,6 @@ http_headers = { X = "of no use", Y = "y" }
 > {"a": {"transport": "local", "command": "npx", "args": ["key"], "env": {"A": "key"}},
    "b": {"url": "https://b", "headers": {"A": "{file:~/.key}"}}}
 > tools mcp.b.headers.A mcp.c
-=== VS Code with Amp: settings.json
-{"mcp": {"inputs": [], "servers": {"a": {"command": ["x"]}}}, "editor.fontSize": 7,
-  "amp.mcpServers": {"b": {"url": "https://b", "includeTools": ["r"]}},
-  "amp.mcpPermissions": [{"matches": {"url": "*"}, "action": "reject"}]}
-> {"a": {"command": "x"}, "b": {"url": "https://b", "tool_filters": ["r"]}}
-> amp.mcpPermissions
 === Cursor, Windsurf, Cline, Gemini CLI and Copilot CLI: mcp.json
 {"disabledMcpServers": ["f"], "servers": null, "mcp": {"excluded": ["h"], "allowed":
   ["A", "b", "c", "d", "e", "f", "g", "h"]}, "mcpServers": {
@@ -1086,12 +1082,12 @@ async def test_a_name_that_leads_nowhere_is_an_error_that_helps(tmp_path: Path) 
     data["toolboxes"]["shut"] = data["toolboxes"]["box"]
     form = "Use {toolbox}__{server}__{tool}"
     async with connected(config=workbench.parse_config(data, str(file))) as client:
-        for server, name, told in (
-            ("archive", "ecoh", "nearest: box__archive__echo"),
-            ("c", "echo", f"'box__c__echo'. {form}; its servers are archive, b"),
-            ("a", "", form),
-        ):
-            assert told in await error_of(client, server, name)
+        told = await error_of(client, "c", "echo")
+        assert f"'box__c__echo'. {form}; its servers are archive, b" in told
+        assert "nearest: box__archive__echo" in await error_of(
+            client, "archive", "ecoh"
+        )
+        assert form in await error_of(client, "a", "")
         given: dict[str, Any] = BOX | {"tool_name": "shut__b__echo"}
         result = await client.call_tool("use_tool", given)
         assert result.is_error and "box' matches 'shut__b__echo'" in text(result)
@@ -1415,14 +1411,21 @@ class Ear:
         self.heard.append(dumped(message))
 
 
-async def test_a_servers_question_reaches_the_client_and_the_answer_goes_back() -> None:
+async def test_a_question_reaches_the_client_and_is_answered(notes: Path) -> None:
+    """And a change of roots reaches each server that is open."""
     ear = Ear()
-    async with connected(callbacks=ear.callbacks, a=local()) as client:
+    noting = {"notifications_roots_list_changed": "self.note('roots changed')"}
+    its = local(notes=notes, on=noting)
+    async with connected(callbacks=ear.callbacks, a=its, b=its, c=its) as client:
+        await open_box(client, ["a__*", "b__*"])
         for method, params, ear.answer in QUESTIONS:
             ear.heard.clear()
             given = {"method": method, "params": params}
             assert await answer_of(client, "a", "ask", given) == ear.answer
             assert ear.heard == [params]
+        await client.session.send_notification(types.RootsListChangedNotification())
+        await until(lambda: notes.read_text().count("roots changed") == 2)
+    assert len(noted_pids(notes)) == 2
 
 
 async def test_a_server_is_offered_what_the_client_declared() -> None:
@@ -1441,16 +1444,6 @@ async def test_a_server_is_offered_what_the_client_declared() -> None:
             assert "code" in await answer_of(client, "a", "ask", ELICIT)
             told = await error_of(client, "b", "result", ASKING)
         assert "input" in told and "not valid" not in told and ear.heard == []
-
-
-async def test_a_change_of_roots_reaches_every_open_server(notes: Path) -> None:
-    noting = {"notifications_roots_list_changed": "self.note('roots changed')"}
-    its = local(notes=notes, on=noting)
-    async with connected(callbacks=Ear().callbacks, a=its, b=its, c=its) as client:
-        await open_box(client, ["a__*", "b__*"])
-        await client.session.send_notification(types.RootsListChangedNotification())
-        await until(lambda: notes.read_text().count("roots changed") == 2)
-    assert len(noted_pids(notes)) == 2
 
 
 LEVELS = get_args(types.LoggingLevel)
@@ -1605,11 +1598,10 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
 
 UV = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{PATH}")
 # A folder of an environment that was not activated would be taken for one that was.
-FOLDERS = [str(Path(sys.executable).parent)]
-for folder in PATH.split(os.pathsep):
-    if not Path(folder, "../pyvenv.cfg").exists():
-        FOLDERS.append(folder)
-PLAIN = dict(os.environ, LC_ALL="C.UTF-8", PATH=os.pathsep.join(FOLDERS[1:]))
+FOLDERS = PATH.split(os.pathsep)
+FOLDERS = [each for each in FOLDERS if not Path(each, "../pyvenv.cfg").exists()]
+PLAIN = dict(os.environ, LC_ALL="C.UTF-8", PATH=os.pathsep.join(FOLDERS))
+FOLDERS.insert(0, str(Path(sys.executable).parent))
 for name in ("UV", "UV_RUN_RECURSION_DEPTH", "VIRTUAL_ENV"):
     PLAIN.pop(name, None)
 ACTIVATED = PLAIN | {"VIRTUAL_ENV": sys.prefix, "PATH": os.pathsep.join(FOLDERS)}
@@ -2128,11 +2120,9 @@ async def test_servers_of_npm_and_pypi_do_their_work(tmp_path: Path) -> None:
 
 
 class Guarded(Remote):
-    """A remote server that wants a sign-in, and gives the tokens itself, as in OAuth.
+    """A remote server that gives tokens; a refresh token that comes twice ends all.
 
-    Both tokens change with each refresh. A refresh token that comes twice ends all, as
-    a stolen one would. `paths` has other answers: an HTTP response, or parameters of
-    the redirect from `/authorize`.
+    `paths` has other answers: an HTTP response, or parameters of a redirect.
     """
 
     def __init__(self) -> None:
@@ -2425,8 +2415,7 @@ def test_one_url_serves_every_client_until_a_signal() -> None:
     """It has warned that there is no authentication. A stream is open at the end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]  # a free one
-    address = f"0.0.0.0:{port}"
-    line = [*PYTHON, workbench.__file__, "--toolbox", "--http", address]
+    line = [*PYTHON, workbench.__file__, "--toolbox", "--http", f"0.0.0.0:{port}"]
     headers = {"Content-Type": "application/json", "Connection": "close"}
     headers["Accept"] = "application/json, text/event-stream"
     url = f"http://127.0.0.1:{port}"
@@ -2835,29 +2824,20 @@ async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> Non
     assert dict(zip(ENDINGS, failures, strict=True)) == dict.fromkeys(ENDINGS)
 
 
-BUSY = """
-import asyncio, os, sys, workbench
-workbench.EXIT_TIMEOUT = 0.1
-config = workbench.ServerConfig(sys.executable, ["-c", "import time; time.sleep(9999)"])
-
-async def main():
-    shared = workbench.Shared(str, print, os.environ)
-    async with workbench.ServerProcess(config, shared, print, print):
-        [its] = workbench.ServerProcess.running
-        print(its._process.get_pid(), flush=True)
+async def test_where_the_event_loop_is_busy_it_ends_by_force(
+    monkeypatch: Monkey,
+) -> None:
+    statuses: list[int] = []
+    monkeypatch.setattr(workbench, "EXIT_TIMEOUT", 0.1)
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    async with connected(a=local()) as client:
+        pid = await pid_of(client, "a")
         workbench.start_countdown(7)
-        while True:
+        end = time.monotonic() + PATIENCE
+        while not statuses and time.monotonic() < end:
             pass
-
-asyncio.run(main())
-"""
-
-
-def test_where_the_event_loop_is_busy_it_ends_by_force() -> None:
-    line = [*PYTHON, "-c", BUSY]
-    ended = subprocess.run(line, cwd=ROOT, stdout=PIPE, timeout=PATIENCE, check=False)
-    assert ended.returncode == 7
-    anyio.run(until, lambda: not is_alive(int(ended.stdout)))
+        await until(lambda: not is_alive(pid))
+    assert statuses == [7]
 
 
 CTRL_C = """
