@@ -17,15 +17,14 @@ IDENTITY = {"name": "its own", "version": "1"}
 ANNOUNCING = {"capabilities": {"tools": {"listChanged": True}}}
 RESERVED = "io.modelcontextprotocol/"
 CAPABILITIES = f"{RESERVED}clientCapabilities"
-TOOLS = ["echo", "result", "error", "write", "say", "ask", "wait", "seen", "exit"]
-TOOLS += ["become"]
+TOOLS = ["echo", "result", "write", "say", "ask", "wait", "seen", "become"]
 WINDOWS = sys.platform == "win32"
 if sys.platform == "win32":
     import msvcrt
 
 
 def local(**options: Any) -> dict[str, Any]:
-    """The entry of a `Downstream`. With `-I`, the bytecode of a module is always kept."""
+    """The entry of a `Downstream`; with `-I`, the bytecode of a module is kept."""
     file = Path(__file__)
     code = f"import runpy, sys; sys.path.insert(0, {str(file.parent)!r}); "
     code += f"runpy.run_module({file.stem!r}, run_name='__main__')"
@@ -72,11 +71,10 @@ def answer(request: dict[str, Any], result: dict[str, Any]) -> None:
 
 
 class Downstream:
-    """A server process in plain JSON-RPC, without the SDK and its manners.
+    """A server process in plain JSON-RPC; its methods are the protocol's and its tools.
 
-    Its methods are those of the protocol, and its tools, which do as their arguments
-    say; a tool that is no method is `echo`. `on` maps methods, and `start`, to Python
-    code that is run instead. Each process adds its number and calls to `notes`.
+    `on` maps methods, and `start`, to Python code that is run instead. Each process
+    adds its number and calls to `notes`.
     """
 
     about: Mapping[str, Any] = {"capabilities": {"tools": {}, "logging": {}}}
@@ -158,15 +156,11 @@ class Downstream:
     def result(self, request: dict[str, Any], given: dict[str, Any]) -> None:
         answer(request, given)
 
-    def error(self, request: dict[str, Any], given: dict[str, Any]) -> None:
-        send({"id": request["id"], "error": given})
-
     def write(self, request: dict[str, Any], given: dict[str, Any]) -> None:
         line = given["line"].replace("ID", str(request["id"]))
         os.write(1, line.encode("latin-1") + b"\n")  # in which `é` is no UTF-8
 
     def say(self, request: dict[str, Any], given: dict[str, Any]) -> None:
-        """Send messages, under the progress token of the call."""
         token = (request["params"].get("_meta") or {}).get("progressToken")
         for message in given["messages"]:
             message["params"].setdefault("progressToken", token)
@@ -186,12 +180,6 @@ class Downstream:
     def seen(self, request: dict[str, Any], _: object) -> None:
         answer(request, json_result({"_meta": {}} | self.known | request["params"]))
 
-    def exit(self, request: dict[str, Any], given: dict[str, Any]) -> None:
-        if "answer" in given:
-            answer(request, text_result(given["answer"]))
-        os.write(2, b"first words\nlast words")
-        os._exit(7)
-
     def become(self, request: dict[str, Any], given: dict[str, Any]) -> None:
         """Get `tools` beside its own; in each later listing, those of `meanwhile`."""
         self.becoming = {"tools": [], **given}
@@ -210,17 +198,15 @@ if __name__ == "__main__":
 
 import ast
 import asyncio
-import base64
 import datetime
-import hashlib
 import logging
+import queue
 import re
 import shlex
 import shutil
 import socket
 import subprocess
 import threading
-import tomllib
 import urllib.parse
 import webbrowser
 import zlib
@@ -229,7 +215,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Self, get_args
 
@@ -242,14 +227,12 @@ import workbench
 
 if sys.platform == "win32":
     import _winapi
-    import ctypes
 
 # === Clients ==========================================================================
 # Most tests connect a client to a workbench in this process, some to a process of it.
 
 ROOT = Path(workbench.__file__).parent
 INSTALLED = ROOT / ".ci/servers"
-# The eras of a client, as the SDK's `mode`, and of a server.
 MODES = pytest.mark.parametrize("mode", ["legacy", "auto"])
 ERAS = pytest.mark.parametrize("eras", [OLDER, MODERN])
 PIPE = subprocess.PIPE
@@ -262,6 +245,7 @@ POSIX = pytest.mark.skipif(WINDOWS, reason="Windows has no signals and terminals
 ON_WINDOWS = pytest.mark.skipif(not WINDOWS, reason="only Windows has this")
 HOME = "USERPROFILE" if WINDOWS else "HOME"
 PATIENCE = 90 if WINDOWS else 30  # seconds for a test; under Wine, all takes longer
+PAUSE = workbench.LISTING_PAUSE
 KILLED = 9 if WINDOWS else -9  # the status of a process that was killed
 
 BOX: dict[str, Any] = {"toolbox_name": "box"}
@@ -272,6 +256,14 @@ HANDSHAKE["clientInfo"] = IDENTITY
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def hurry(tmp_path: Path, monkeypatch: Monkey) -> None:
+    """No certificates, because those of the system take longer to read than a test."""
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0.01)
 
 
 @pytest.fixture
@@ -327,7 +319,6 @@ def text(result: types.CallToolResult) -> str:
 
 
 async def answer_of(client: Client, server: str, name: str, given: Any = None) -> Any:
-    """What a tool of `box` answers, which is JSON."""
     return json.loads(text(await use(client, server, name, given)))
 
 
@@ -354,31 +345,17 @@ def noted_pids(notes: Path) -> list[int]:
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs; one that has ended but was not reaped does not."""
-    if sys.platform == "win32":
-        with suppress(OSError):
+    with suppress(OSError):
+        if sys.platform == "win32":
             process = _winapi.OpenProcess(0x1000, False, pid)  # to ask for its status
             try:
                 return _winapi.GetExitCodeProcess(process) == _winapi.STILL_ACTIVE
             finally:
                 _winapi.CloseHandle(process)
-    elif sys.platform == "linux":
-        with suppress(OSError):
-            return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    else:
-        line = ["ps", "-o", "stat=", "-p", str(pid)]
-        state = subprocess.run(line, stdout=PIPE, text=True, check=False).stdout
-        return state.strip()[:1] not in ("", "Z")
+        os.kill(pid, 0)
+        status = Path(f"/proc/{pid}/status")  # only Linux has this
+        return not status.exists() or "\nState:\tZ" not in status.read_text()
     return False
-
-
-def open_files() -> int:
-    """The number of files and sockets that this process has open."""
-    if sys.platform == "win32":
-        count = ctypes.c_ulong()
-        this = ctypes.c_void_p(_winapi.GetCurrentProcess())
-        ctypes.windll.kernel32.GetProcessHandleCount(this, ctypes.byref(count))
-        return count.value
-    return len(os.listdir("/dev/fd"))
 
 
 async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
@@ -386,11 +363,6 @@ async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
     with anyio.fail_after(seconds):
         while not condition():
             await anyio.sleep(0.01)
-
-
-async def killed(pid: int) -> None:
-    os.kill(pid, 9)  # SIGKILL; on Windows, its exit status
-    await until(lambda: not is_alive(pid))
 
 
 # === Configuration ====================================================================
@@ -443,8 +415,7 @@ def test_a_bad_configuration_is_reported_whole(case: str) -> None:
     assert len(problems) == len(patterns), problems
 
 
-# Files of ours and of clients; below each, of every server the fields that it changes,
-# and the places that are warned about.
+# Below each file, what it changes of its servers, and the places that are warned about.
 CLIENT_FILES = """
 === Our own: workbench-config.json
 {"_comment": "${", "toolMode": "proxy", "mcpServers": {"x": {"command": "x"}},
@@ -463,13 +434,16 @@ CLIENT_FILES = """
 > {"a": {"transport": "http", "url": "https://a.b/@c/mcp?d=e@f"},
    "c": {"transport": "stdio", "command": "uvx", "args": ["z"]}}
 > projects
-=== VS Code: mcp.json
+=== VS Code with Amp: settings.json
 { // as in "http://"
-  "inputs": [{"type": "promptString", "id": "key", "about": "\\"//\\""},],
-  "servers": {"a": {"url": "https://a//,}/*b*/", /* { "x": */
-    "headers": {"A": "Bearer ${input:key}"}},}} /**/
-> {"a": {"url": "https://a//,}/*b*/", "headers": {"A": "Bearer ${input:key}"}}}
-> servers.a.headers.A
+  "mcp": {"inputs": [{"type": "promptString", "id": "key", "about": "\\"//\\""},],
+   "servers": {"a": {"url": "https://a//,}/*b*/", /* { "x": */
+     "headers": {"A": "Bearer ${input:key}"}}, "c": {"command": ["x"]},}},
+  "amp.mcpServers": {"b": {"url": "https://b", "includeTools": ["r"]}}, "font": 7,
+  "amp.mcpPermissions": [{"matches": {"url": "*"}, "action": "reject"}]} /**/
+> {"a": {"url": "https://a//,}/*b*/", "headers": {"A": "Bearer ${input:key}"}},
+   "b": {"url": "https://b", "tool_filters": ["r"]}, "c": {"command": "x"}}
+> amp.mcpPermissions mcp.servers.a.headers.A
 === Codex: config.toml
 mcp_servers.b = { url = "${UNSET}", bearer_token_env_var = "OFF", enabled = false }
 [mcp_servers.a]
@@ -501,18 +475,9 @@ http_headers = { X = "of no use", Y = "y" }
 > {"a": {"transport": "local", "command": "npx", "args": ["key"], "env": {"A": "key"}},
    "b": {"url": "https://b", "headers": {"A": "{file:~/.key}"}}}
 > tools mcp.b.headers.A mcp.c
-=== VS Code with Amp: settings.json
-{"mcp": {"inputs": [], "servers": {"a": {"command": ["x"]}}}, "editor.fontSize": 7,
-  "amp.mcpServers": {"b": {"url": "https://b", "includeTools": ["r"]}},
-  "amp.mcpPermissions": [{"matches": {"url": "*"}, "action": "reject"}]}
-> {"a": {"command": "x"}, "b": {"url": "https://b", "tool_filters": ["r"]}}
-> amp.mcpPermissions
-=== Gemini CLI: settings.json
-{"mcp": {"allowed": ["A", "b"], "excluded": ["b"]}, "mcpServers": {
-  "a": {"command": "x"}, "b": {"command": "${UNSET}"}, "c": {"command": "${UNSET}"}}}
-> {"a": {"command": "x"}}
 === Cursor, Windsurf, Cline, Gemini CLI and Copilot CLI: mcp.json
-{"disabledMcpServers": ["f"], "servers": null, "mcpServers": {
+{"disabledMcpServers": ["f"], "servers": null, "mcp": {"excluded": ["h"], "allowed":
+  ["A", "b", "c", "d", "e", "f", "g", "h"]}, "mcpServers": {
   "a": {"command": "npx", "args": ["z"], "env": {"_J": "${env:KEY}"}, "envFile": "x"},
   "b": {"type": "remote", "serverUrl": "https://b", "headers": {"K": "${KEY}"},
     "disabledTools": [], "excludeTools": ["t"], "disabled_tools": ["u"]},
@@ -521,6 +486,7 @@ http_headers = { X = "of no use", Y = "y" }
   "d": {"transport": "sse", "url": "https://d", "enabled": true, "description": ""},
   "e": {"type": "local", "command": ["${UNSET}"], "enabled": false},
   "f": {"command": "${UNSET}"}, "_h": {"command": "${UNSET}"},
+  "h": {"command": "${UNSET}"}, "i": {"command": "${UNSET}"},
   "g": {"command": "npx", "args": [], "tools": ["r", "s"], "toolFilters": ["r", "s"]}}}
 > {"a": {"command": "npx", "args": ["z"], "env": {"_J": "key"}},
    "b": {"transport": "remote", "url": "https://b", "headers": {"K": "key"},
@@ -644,26 +610,7 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
         assert warning.startswith("toolboxes.box.mcpServers.s.args[0]: ")
 
 
-async def test_a_server_may_refer_to_its_own_variables(monkeypatch: Monkey) -> None:
-    """They may be numbers and booleans; null takes away what would be inherited."""
-    monkeypatch.setenv("TOKEN", "ours")
-    monkeypatch.setenv("GONE", "x")
-    show = "answer(request, json_result([sys.argv[2:], dict(os.environ)]))"
-    its, other = [local(on={"tools_call": show}) for _ in "12"]
-    its["args"] += ["A:${TOKEN} ${PORT} ${ON}", "~/x"]
-    its["env"] = {"TOKEN": "Bearer ${TOKEN}", "PORT": 8080, "ON": True, "GONE": None}
-    other["args"].append("${TOKEN}")
-    async with connected(a=its | {"cwd": ""}, b=other) as client:
-        words, variables = await answer_of(client, "a", "echo")
-        assert words == ["A:Bearer ours 8080 true", os.path.expanduser("~/x")]
-        assert "GONE" not in variables
-        assert (variables["TOKEN"], variables["PORT"]) == ("Bearer ours", "8080")
-        words, variables = await answer_of(client, "b", "echo")
-        assert words == ["ours"] and variables["GONE"] == "x"
-
-
 def test_what_is_not_served_is_named(monkeypatch: Monkey, log: Logs) -> None:
-    """The servers of other folders; and this workbench itself, which has its tools."""
     monkeypatch.chdir(ROOT)
     relative = os.path.join(".github", "..", "workbench.py")
     servers: dict[str, dict[str, Any]] = {
@@ -730,17 +677,14 @@ def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) 
     assert list(workbench.find_config("argument").toolboxes) == ["argument"]
 
 
-def test_the_script_header_asks_for_what_the_requirements_ask_for() -> None:
+def test_the_script_header_and_the_requirements_ask_for_the_same() -> None:
+    """An older Python gets as far as the sentence about it."""
     script = Path(workbench.__file__).read_text("utf-8")
     header: Any = re.search(r"(?m)^# /// script\n((?:# .*\n)+?)# ///$", script)
-    fields = tomllib.loads(header[1].replace("# ", ""))
     requirements = (ROOT / "requirements.txt").read_text().split()
-    assert fields["dependencies"] + ["pytest"] == requirements
+    assert re.findall('dependencies = .*"(.*)"', header[1]) + ["pytest"] == requirements
     assert {*re.findall(r"\bmcp>=[\d.,<]+", README)} == {requirements[0]}
-
-
-def test_an_older_python_gets_as_far_as_the_sentence_about_it() -> None:
-    ast.parse(Path(workbench.__file__).read_text("utf-8"), feature_version=(3, 9))
+    ast.parse(script, feature_version=(3, 9))
 
 
 async def test_a_filtered_tool_can_be_neither_seen_nor_called() -> None:
@@ -806,10 +750,7 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
 def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     secrets: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
         ({"headers": {"A": "abcdefg1", "B": "abcdefg1SECRET"}}, "abcdefg1SECRET"),
-        (
-            {"headers": {"A": "cut-in-two-parts"}},
-            "\x1b[31mcut-in-two-p... in-two-parts",
-        ),
+        ({"env": {"A": "cut-in-two-parts"}}, "\x1b[31mcut-in-two-p... in-two-parts"),
         ({"url": "http://u:begin_of/of_it?@h:1#?/end_of_it@h/"}, "begin_of end_of_it"),
         ({"url": "http://u:pass/word@h/"}, "u:pass/word pass/word"),
         ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
@@ -818,10 +759,14 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
         ({"env": {"A": " ends.blank "}}, "ends.blank"),
         ({"headers": {"A": 'a"quo/+ä'}}, r"a\"quo/+ä a\"quo/+\u00e4"),
     ]
+    handler = workbench._MaskedLog(queue.Queue())
     for server, texts in secrets:
         data = configuration(s={"url": "http://h/", **server})
-        masked = workbench.parse_config(data).mask(texts)
+        handler.mask = workbench.parse_config(data).mask
+        masked = handler.mask(texts)
         assert set(masked.replace("...", "").split()) == {"***"}, texts
+        fault = logging.makeLogRecord({"exc_info": (OSError, OSError(texts), None)})
+        assert handler.format(fault) == f"\nOSError: {masked}"
     monkeypatch.setenv("SHORT", "1234567")
     monkeypatch.setenv("FILE", str(tmp_path))
     args = ["literal-0", "${SHORT}", "${FILE}", "${NO:-default-0}"]
@@ -898,10 +843,8 @@ async def test_where_all_fail_none_is_left(notes: Path, monkeypatch: Monkey) -> 
         await until(lambda: not is_alive(pid))
 
 
-async def test_an_open_waits_for_one_alone(
-    tmp_path: Path, monkeypatch: Monkey, log: Logs
-) -> None:
-    """And tells what those that are still starting have written."""
+async def test_an_open_waits(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> None:
+    """For one server alone; it tells what those that are still starting wrote."""
     assert (workbench.OPEN_TIMEOUT, workbench.ANSWER_TIMEOUT) == (5, 50)
     gate, link = tmp_path / "gate", f"Visit https://a.b/{'c' * 500}"
     start = f"os.write(2, b'{link}\\n')\nwhile not os.path.exists({str(gate)!r}): "
@@ -920,12 +863,12 @@ async def test_an_open_waits_for_one_alone(
     assert answer["servers_connecting"] == ["slow"] and answer["servers_connected"] == 1
     again = "Still starting: slow. Call open_toolbox again to get their tools."
     assert again in answer["note"] and link in answer["note"]
-    # Nobody knows yet which tools the server has.
     assert "No tool" not in part["note"]
 
 
 KILL = "os.write(2, b'one\\n\\x1b[31mtwo'); os.kill(os.getpid(), 9)"
-NO_KEY, NO_PROBE = "refuse(request, 7, 'no\\nkey')", "refuse(request, -32601)"
+NO_KEY = {"initialize": "refuse(request, 7, 'no\\nkey')"}
+NO_PROBE = {"server_discover": "refuse(request, -32601)"}
 FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons must tell
     "absent": (MISSING, "^cannot start 'no-such-command': .*full path.*`env`.$"),
     "words": ({"command": "npx -y x"}, "'npx -y x': .*one program.*`args`"),
@@ -935,11 +878,8 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons mus
     "folder": (local() | {"cwd": "/no-such"}, "its `cwd` is no folder: '/no-such'"),
     "done": (local(on={"start": "pass"}), "status 0.*`args`"),
     "kill": (local(on={"start": KILL}), f"status {KILLED}; one.* two"),
-    "early": (
-        local(on={"initialize": NO_KEY, "server_discover": NO_PROBE}),
-        "^no key$",
-    ),
-    "probed": (local(on={"initialize": NO_KEY}), "^no key"),
+    "early": (local(on=NO_KEY | NO_PROBE), "^no key$"),
+    "probed": (local(on=NO_KEY), "^no key"),
     "spoilt": (local(on={"tools_list": "answer(request, {'tools': 7})"}), "not valid"),
     "url": ({"url": "http://user:pass/word@h/"}, "not a valid URL"),
 }
@@ -960,26 +900,20 @@ answer(request, {"tools": [tool(f"t{self.page}")], **more})
 """
 
 
-async def test_a_tool_list_is_read_to_its_end() -> None:
-    """A cursor that is repeated, or the 250th page, is one; so is -32601."""
-    three = local(on={"tools_list": PAGES.replace("LAST", "2")})
-    many = local(on={"tools_list": PAGES.replace("LAST", "999")})
-    none = local(on={"tools_list": "refuse(request, -32601)"})
-    async with connected(none=none, three=three, many=many) as client:
-        answer = await open_box(client)
-    shown = [each["name"] for each in answer["tools"]]
-    assert shown[:3] == [f"box__three__t{page}" for page in range(1, 4)]
-    assert shown[3:] == [f"box__many__t{page}" for page in range(1, 251)]
-    assert answer["servers_connected"] == 3
-
-
-async def test_a_tool_that_is_not_valid_costs_only_itself(log: Logs) -> None:
+async def test_a_tool_list_is_read_to_its_end(log: Logs) -> None:
+    """To a cursor that is repeated, or 250 pages. A spoilt tool costs only itself."""
     schema = {"type": "object", "properties": {"required": ["x"]}}
     tools = [tool("Ann"), {"name": "Ben"}, tool("7") | {"name": 7}, "Cid"]
     tools += [tool("Eve", inputSchema=schema), tool("Dee")]
-    async with connected(a=local(tools=tools)) as client:
-        shown = [each["name"] for each in (await open_box(client))["tools"]]
-    assert shown == ["box__a__Ann", "box__a__Dee"]
+    two = local(on={"tools_list": PAGES.replace("LAST", "1")})
+    many = local(on={"tools_list": PAGES.replace("LAST", "999")})
+    none = local(on={"tools_list": "refuse(request, -32601)"})
+    async with connected(none=none, a=local(tools=tools), b=two, c=many) as client:
+        answer = await open_box(client)
+    shown = [each["name"].removeprefix("box__") for each in answer["tools"]]
+    assert shown[:4] == ["a__Ann", "a__Dee", "b__t1", "b__t2"]
+    assert shown[4:] == [f"c__t{page}" for page in range(1, 251)]
+    assert answer["servers_connected"] == 4
     found = re.findall("WARNING .*a tool that is.*(Ben|7|Cid|Eve).*: .", log.text)
     assert found == ["Ben", "7", "Cid", "Eve"]
 
@@ -1004,8 +938,7 @@ async def test_a_part_has_the_matching_tools_and_a_note_that_counts_them() -> No
             assert " ".join(shown) == names, part
             assert answer["note"].startswith(count) and unmatched in answer["note"]
             assert bool(unmatched) == (answer["note"] != count)
-        nothing: Any
-        for nothing in ([], "", "[]"):
+        for nothing in (list[str](), "", "[]"):
             assert await open_box(client, nothing) == await open_box(client)
 
 
@@ -1052,7 +985,6 @@ LISTED: list[tuple[str, dict[str, Any], str]] = [  # description, properties, an
 
 
 async def test_the_servers_with_the_longest_tools_are_listed() -> None:
-    """And no more than have to be; a part has more room."""
     tools = []
     for number, (description, properties, _) in enumerate(LISTED):
         schema = {"type": "object", "properties": properties, "required": ["path"]}
@@ -1089,7 +1021,6 @@ async def test_an_answer_loses_descriptions_before_arguments() -> None:
 
 
 async def test_long_texts_leave_room_for_the_tools() -> None:
-    """The reasons of failures, which keep their ends; instructions; descriptions."""
     servers = {f"x{n}": MISSING for n in range(50)}
     servers["y"] = local(on={"start": "sys.exit('a line\\n' * 500 + 'ValueError: no')"})
     config = configuration(a=long(manual="""'"' * 9_000"""), b=long(), **servers)
@@ -1100,17 +1031,13 @@ async def test_long_texts_leave_room_for_the_tools() -> None:
     assert size(answers[0]) <= 12_000 and max(map(size, answers)) <= 20_000
     assert len(answers[0]["tools"]) == 40
     reasons = answers[0]["servers_failed"]
-    assert (
-        re.fullmatch("exited.*ValueError: no", reasons["y"]) and "no-s" in reasons["x1"]
-    )
-
-
-MIXED = [tool("read", annotations={"readOnlyHint": True}), tool("write")]
-MIXED.append(tool("wait", annotations={}))
+    assert re.fullmatch("exited.*ValueError: no", reasons["y"])
 
 
 async def test_read_only_leaves_out_what_is_not_declared_so() -> None:
-    config = workbench.parse_config(configuration(a=local(tools=MIXED)))
+    tools = [tool("read", annotations={"readOnlyHint": True}), tool("write")]
+    a = local(tools=[*tools, tool("wait", annotations={})])
+    config = workbench.parse_config(configuration(a=a))
     async with connected(config=replace(config, read_only=True)) as client:
         _, using = dumped(await client.list_tools())["tools"]
         assert using["annotations"] == {"readOnlyHint": True}
@@ -1124,7 +1051,6 @@ async def test_read_only_leaves_out_what_is_not_declared_so() -> None:
 
 
 async def test_a_server_starts_once_when_needed(tmp_path: Path) -> None:
-    """Not for the handshake and a listing, and not for another server or toolbox."""
     notes, others = tmp_path / "a", tmp_path / "b"
     config = configuration(a=local(notes=notes), b=local(notes=others), x=MISSING)
     config["toolboxes"]["twin"] = config["toolboxes"]["box"]
@@ -1134,10 +1060,7 @@ async def test_a_server_starts_once_when_needed(tmp_path: Path) -> None:
         pids = await asyncio.gather(*(pid_of(client, "a") for _ in range(20)))
         part = await open_box(client, ["a__echo", "box__a__say"])
         assert part["servers_connected"] == 1 and "servers_failed" not in part
-        failed = await client.call_tool("open_toolbox", {**BOX, "tools": "x__*"})
-        assert failed.is_error and "no-such-command" in text(failed)
         other = json.loads(text(await client.call_tool("use_tool", twin)))["pid"]
-        # A server that had been started before that one would have noted it.
         assert not others.exists()
         await asyncio.gather(*(open_box(client) for _ in range(20)))
         assert await client.list_tools() == tools
@@ -1153,12 +1076,11 @@ async def test_a_name_that_leads_nowhere_is_an_error_that_helps(tmp_path: Path) 
     data["toolboxes"]["shut"] = data["toolboxes"]["box"]
     form = "Use {toolbox}__{server}__{tool}"
     async with connected(config=workbench.parse_config(data, str(file))) as client:
-        for server, name, told in (
-            ("archive", "ecoh", "nearest: box__archive__echo"),
-            ("c", "echo", f"'box__c__echo'. {form}; its servers are archive, b"),
-            ("a", "", form),
-        ):
-            assert told in await error_of(client, server, name)
+        told = await error_of(client, "c", "echo")
+        assert f"'box__c__echo'. {form}; its servers are archive, b" in told
+        told = await error_of(client, "archive", "ecoh")
+        assert "nearest: box__archive__echo" in told
+        assert form in await error_of(client, "a", "")
         given: dict[str, Any] = BOX | {"tool_name": "shut__b__echo"}
         result = await client.call_tool("use_tool", given)
         assert result.is_error and "box' matches 'shut__b__echo'" in text(result)
@@ -1206,7 +1128,9 @@ async def test_the_handshake_tells_who_we_are_and_our_toolboxes(mode: str) -> No
 
 
 async def test_the_two_tools_say_what_they_are_in_210_tokens() -> None:
-    async with connected(config=configuration()) as client:
+    async with connected(a={"disabled": True}) as client:
+        assert "box (0 servers)" in (client.instructions or "")
+        assert (await open_box(client))["servers_connected"] == 0
         opening, using = dumped(await client.list_tools())["tools"]
     assert [opening["name"], using["name"]] == ["open_toolbox", "use_tool"]
     hints = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True}
@@ -1219,10 +1143,7 @@ async def test_the_two_tools_say_what_they_are_in_210_tokens() -> None:
     assert size(sent) <= 210 * 4
 
 
-async def test_without_servers_or_toolboxes_it_says_so() -> None:
-    async with connected(a={"disabled": True}) as client:
-        assert "box (0 servers)" in (client.instructions or "")
-        assert (await open_box(client))["servers_connected"] == 0
+async def test_without_toolboxes_it_says_so() -> None:
     async with connected(config={"toolboxes": {}}) as client:
         assert re.match("No toolboxes configured.*toolboxes", client.instructions or "")
         [opening, _] = (await client.list_tools()).tools
@@ -1267,14 +1188,6 @@ async def test_keys_that_clients_add_are_ignored_unless_the_tool_has_them() -> N
             assert result.is_error == told.startswith("put")
 
 
-async def test_what_nobody_thought_of_is_one_sentence(log: Logs) -> None:
-    zone = {"timezone": "/".join("a" * 1_000)}  # more folders than Python can look into
-    async with Client(workbench.create_toolbox_server(), mode="legacy") as client:
-        result = await client.call_tool("time", zone)
-    assert result.is_error and text(result).startswith("Tool 'time' failed: Recursion")
-    assert "Traceback" in log.text
-
-
 # === Connections ======================================================================
 
 
@@ -1286,7 +1199,8 @@ async def test_a_death_costs_only_the_calls_in_flight(notes: Path, log: Logs) ->
         calls = [asyncio.ensure_future(error_of(client, "a", "wait")) for _ in "12"]
         await until(lambda: notes.read_text().count("waiting") == 2)
         for count in (1, 20):
-            await killed(noted_pids(notes)[-1])
+            os.kill(noted_pids(notes)[-1], 9)  # SIGKILL; on Windows, its exit status
+            await until(lambda: not is_alive(noted_pids(notes)[-1]))
             uses = [pid_of(client, "a") for _ in range(count)]
             assert set(await asyncio.gather(*uses)) == {noted_pids(notes)[-1]}
         for told in await asyncio.gather(*calls):
@@ -1298,21 +1212,19 @@ async def test_a_death_costs_only_the_calls_in_flight(notes: Path, log: Logs) ->
 
 
 async def test_an_end_beside_a_child_is_seen(notes: Path, monkeypatch: Monkey) -> None:
-    """What it had answered before counts; and the child, which has its pipes, ends."""
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
-    start = "self.bear(); self.start(0)"
-    async with connected(a=local(notes=notes, on={"start": start})) as client:
+    end = "self.echo(request, {}) if request['params']['arguments'] else 0\n"
+    end += "os.write(2, b'first words\\nlast words'); os._exit(7)"
+    its = {"start": "self.bear(); self.start(0)", "tools_call": end}
+    async with connected(a=local(notes=notes, on=its)) as client:
         told = "status 7.*first words.*last words"
-        assert re.search(told, await error_of(client, "a", "exit"))
-        result = await use(client, "a", "exit", {"answer": "the answer"})
-        assert text(result) == "the answer"
+        assert re.search(told, await error_of(client, "a", "echo"))
+        assert await answer_of(client, "a", "echo", {"answered": "before"}) == {}
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
 
 
-async def test_a_server_without_stdout_is_sent_nothing(
-    notes: Path, monkeypatch: Monkey
-) -> None:
-    """A call goes to the next process, which starts when this one has gone."""
+async def test_a_mute_server_is_sent_nothing(notes: Path, monkeypatch: Monkey) -> None:
+    """Its stdout is closed. The next process starts when this one has gone."""
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.6)
     deaf = "self.note('deaf'); os.close(1)\n"
     deaf += "for line in sys.stdin.buffer: self.note('sent')\n"
@@ -1351,10 +1263,7 @@ async def changed(client: Client) -> list[dict[str, Any]]:
 
 
 @ERAS
-async def test_a_change_is_there_for_the_next_call(
-    eras: str, log: Logs, monkeypatch: Monkey
-) -> None:
-    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0)
+async def test_a_change_is_there_for_the_next_call(eras: str, log: Logs) -> None:
     ear = Ear()
     a = local(eras=eras, about=ANNOUNCING)
     async with connected(a=a, callbacks=ear.callbacks) as client:
@@ -1373,7 +1282,8 @@ async def test_a_change_is_there_for_the_next_call(
     assert ear.heard == []
 
 
-async def test_of_many_announcements_one_a_second_is_heeded(log: Logs) -> None:
+async def test_one_listing_a_second_is_enough(log: Logs, monkeypatch: Monkey) -> None:
+    monkeypatch.setattr(workbench, "LISTING_PAUSE", PAUSE)
     began = time.monotonic()
     async with connected(a=local(about=ANNOUNCING)) as client:
         # A change during the first of these listings is not lost.
@@ -1392,7 +1302,6 @@ async def test_of_many_announcements_one_a_second_is_heeded(log: Logs) -> None:
 
 
 async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) -> None:
-    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0)
     a = local() | {"toolFilters": ["[!f]*"]}  # which announces without saying so
     async with connected(a=a) as client:
         await become(client, tool("filtered out"), tool("old"))
@@ -1413,17 +1322,20 @@ async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) 
 
 async def test_an_error_is_told_or_passes_to_the_client_it_addresses() -> None:
     """Without secrets, but for its data, which are the server's own affair."""
-    error = {"code": -32602, "message": "Go, sesame-open", "data": ["sesame-open"]}
+    error = {"message": "Go, sesame-open", "data": ["sesame-open"]}
     async with connected(a=local() | {"env": {"KEY": "sesame-open"}}) as client:
-        for code in (-32602, -32000):
-            told = await error_of(client, "a", "error", error | {"code": code})
-            assert f"{code}" in told and "Go" in told
-        assert (await answer_of(client, "a", "seen"))["calls"] == 3  # none was repeated
-        for code in (-32042, -32021):
-            with pytest.raises(MCPError) as caught:
-                await use(client, "a", "error", error | {"code": code})
-            told = dumped(caught.value.error)
-            assert told == error | {"code": code, "message": "Go, ***"}
+        for code in (-32602, -32000, -32042, -32021):
+            whole = json.dumps(error | {"code": code})
+            given = {"line": f'{{"error": {whole}, "id": ID, "jsonrpc": "2.0"}}'}
+            if code in (-32042, -32021):
+                with pytest.raises(MCPError) as caught:
+                    await use(client, "a", "write", given)
+                told = dumped(caught.value.error)
+                assert told == error | {"code": code, "message": "Go, ***"}
+            else:
+                told = await error_of(client, "a", "write", given)
+                assert f"{code}" in told and "Go, ***" in told
+        assert (await answer_of(client, "a", "seen"))["calls"] == 5  # none was repeated
 
 
 @ERAS
@@ -1448,6 +1360,7 @@ FORM: dict[str, Any] = {"mode": "form", "message": "Who?"}
 FORM["requestedSchema"] = {"type": "object", "properties": {}}
 SIGN_IN = {"mode": "url", "message": "Go", "url": "https://a.b?c", "elicitationId": "e"}
 ELICIT = {"method": "elicitation/create", "params": FORM}
+ASKING = {"resultType": "input_required", "inputRequests": {"who": ELICIT}}
 ACCEPTED = {"action": "accept", "content": {"name": "Ada"}}
 PARIS = {"type": "text", "text": "Paris"}
 SAMPLING: dict[str, Any] = {"messages": [{"role": "user", "content": PARIS}]}
@@ -1492,58 +1405,50 @@ class Ear:
         self.heard.append(dumped(message))
 
 
-async def test_a_servers_question_reaches_the_client_and_the_answer_goes_back() -> None:
+async def test_a_question_reaches_the_client_and_is_answered(notes: Path) -> None:
+    """And a change of roots reaches each server that is open."""
     ear = Ear()
-    async with connected(callbacks=ear.callbacks, a=local()) as client:
+    noting = {"notifications_roots_list_changed": "self.note('roots changed')"}
+    its = local(notes=notes, on=noting)
+    async with connected(callbacks=ear.callbacks, a=its, b=its, c=its) as client:
+        await open_box(client, ["a__*", "b__*"])
         for method, params, ear.answer in QUESTIONS:
             ear.heard.clear()
             given = {"method": method, "params": params}
             assert await answer_of(client, "a", "ask", given) == ear.answer
             assert ear.heard == [params]
+        await client.session.send_notification(types.RootsListChangedNotification())
+        await until(lambda: notes.read_text().count("roots changed") == 2)
+    assert len(noted_pids(notes)) == 2
 
 
 async def test_a_server_is_offered_what_the_client_declared() -> None:
+    """In an era without questions, one that is the result of a call is its error."""
     for mode, able, offered in (
         ("legacy", "nothing", {}),
         ("legacy", "roots", {"roots": {"listChanged": True}}),
         ("legacy", "sampling", {"sampling": {"tools": {}}}),
         ("auto", "", {}),  # cannot be asked
     ):
-        async with connected(mode, callbacks=Ear(able).callbacks, a=local()) as client:
+        ear = Ear(able)
+        a, newer = local(), local(eras=MODERN)
+        async with connected(mode, callbacks=ear.callbacks, a=a, b=newer) as client:
             seen = await answer_of(client, "a", "seen")
             assert seen[CAPABILITIES] == offered, (mode, able)
             assert "code" in await answer_of(client, "a", "ask", ELICIT)
-
-
-async def test_a_question_as_the_result_of_a_call_is_an_error_of_it() -> None:
-    asking = {"resultType": "input_required", "inputRequests": {"who": ELICIT}}
-    ear = Ear()
-    async with connected(callbacks=ear.callbacks, a=local(eras=MODERN)) as client:
-        told = await error_of(client, "a", "result", asking)
-    assert "input" in told and "not valid" not in told and ear.heard == []
-
-
-async def test_a_change_of_roots_reaches_every_open_server(notes: Path) -> None:
-    noting = {"notifications_roots_list_changed": "self.note('roots changed')"}
-    its = local(notes=notes, on=noting)
-    async with connected(callbacks=Ear().callbacks, a=its, b=its, c=its) as client:
-        await open_box(client, ["a__*", "b__*"])
-        await client.session.send_notification(types.RootsListChangedNotification())
-        await until(lambda: notes.read_text().count("roots changed") == 2)
-    assert len(noted_pids(notes)) == 2
-
-
-LEVELS = get_args(types.LoggingLevel)
+            told = await error_of(client, "b", "result", ASKING)
+        assert "input" in told and "not valid" not in told and ear.heard == []
 
 
 async def test_an_older_client_gets_logs_from_the_level_it_sets(log: Logs) -> None:
     ear = Ear()
-    told = [{"level": level, "data": [level]} for level in LEVELS]
+    levels = get_args(types.LoggingLevel)
+    told = [{"level": level, "data": [level]} for level in levels]
     logs = [{"method": "notifications/message", "params": each} for each in told]
     async with connected(callbacks=ear.callbacks, a=local()) as client:
         await use(client, "a", "say", {"messages": logs})
         assert ear.heard == logs
-        level = types.SetLevelRequestParams(level=LEVELS[3])
+        level = types.SetLevelRequestParams(level=levels[3])
         request = types.SetLevelRequest(params=level)
         await client.session.send_request(request, types.EmptyResult)
         await use(client, "a", "say", {"messages": logs})
@@ -1622,44 +1527,37 @@ async def test_progress_comes_in_order_to_its_caller() -> None:
         await asyncio.gather(call(), call())
 
 
-async def test_a_cancelled_call_is_cancelled_downstream(notes: Path) -> None:
-    def noted(what: str) -> set[str]:
-        return set(re.findall(f"{what}-(.*)", notes.read_text()))
-
-    async with connected(a=local(notes=notes)) as client:
-        async with anyio.create_task_group() as calls:
-            for _ in range(20):
-                calls.start_soon(use, client, "a", "wait")
-            await until(lambda: len(noted("waiting")) == 20)
-            calls.cancel_scope.cancel()
-        await until(lambda: noted("cancelled") == noted("waiting"))
-        assert [await pid_of(client, "a")] == noted_pids(notes)
-
-
 # === Transports =======================================================================
 
-GET = local(on={"tools_call": "answer(request, json_result(dict(os.environ)))"})
+SHOWING = "answer(request, json_result([sys.argv[2:], dict(os.environ)]))"
+SHOW = local(on={"tools_call": SHOWING})
 
 
 async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) -> None:
-    for name in ("TOKEN", "ARG", "OFF", "NOTE", "TYPO", "FREE"):
-        monkeypatch.setenv(f"WB_{name}", "x")
-    servers = {
-        "named": GET | {"env": {"WB_TOKEN": "${WB_TOKEN}", HOME: "/its"}},
-        "renamed": GET | {"env": {"WB_OTHER": "${WB_TOKEN:-}"}, "_note": "${WB_NOTE}"},
+    """In the rest of their entries, it is what they set; null takes it away."""
+    for name in ("TOKEN", "ARG", "OFF", "NOTE", "TYPO", "FREE", "GONE"):
+        monkeypatch.setenv(f"WB_{name}", "ours")
+    words = ["${WB_TOKEN} ${WB_PORT:-} ${WB_ON:-}", "~/x"]
+    show = SHOW | {"args": SHOW["args"] + words}
+    env = {"WB_TOKEN": "its ${WB_TOKEN}", "WB_PORT": 8080, "WB_ON": True, HOME: "/its"}
+    servers: dict[str, Any] = {
+        "its": show | {"cwd": "", "env": env | {"WB_GONE": None}},
+        "other": show | {"env": {"WB_OTHER": "${WB_TOKEN}"}, "_note": "${WB_NOTE}"},
         "off": {"command": "${WB_OFF} ${env:WB_ARG:-} ${PATH}", "disabled": True},
         "misspelt": {"command": "x", "environment": {"X": "${WB_TYPO}"}},
     }
     async with connected(**servers) as client:
-        for server, its_own in (("named", "WB_TOKEN"), ("renamed", "WB_OTHER")):
-            variables = await answer_of(client, server, "echo")
-            seen = {name for name in variables if name.startswith("WB_")}
-            assert seen == {"WB_FREE", its_own} and "PATH" in variables
-            assert (variables[HOME] == "/its") == (server == "named")
+        words, its = await answer_of(client, "its", "echo")
+        assert words == ["its ours 8080 true", os.path.expanduser("~/x")]
+        assert its[HOME] == "/its" and its["WB_PORT"] == "8080"
+        words, other = await answer_of(client, "other", "echo")
+        assert words[0] == "ours  " and "PATH" in other
+    seen = [re.findall(r"\bWB_(\w+)", " ".join(each)) for each in (its, other)]
+    assert set(seen[0]) == {"FREE", "ON", "PORT", "TOKEN"}
+    assert set(seen[1]) == {"FREE", "GONE", "OTHER"}
 
 
-# Command lines whose end and output alone are looked at, as arguments of `Popen`, by
-# names; and the files in their folder. They run beside the tests, once one asks.
+# Arguments of `run` for command lines, and the files in their folder.
 COMMANDS: dict[str, dict[str, Any]] = {}
 FILES: dict[str, dict[str, Any]] = {}
 ENVIRONMENT = dict(os.environ)
@@ -1674,7 +1572,7 @@ def command(name: str, *options: str, start: Any = PYTHON, **more: Any) -> None:
 
 @pytest.fixture(scope="session")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
-    """How one of `COMMANDS` has ended. Its stdin stays open, without input."""
+    """How one of `COMMANDS` has ended. They run beside the tests, without input."""
     folder = tmp_path_factory.mktemp("commands")
     for name, config in FILES.items():
         (folder / name).write_text(json.dumps(config))
@@ -1686,24 +1584,16 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
         running = {}
         for name, more in COMMANDS.items():
             running[name] = pool.submit(run, **(given | more))
-
-        @cache
-        def wait(name: str) -> Any:
-            if running[name].cancel():  # it has not begun, and does so at once
-                return run(**(given | COMMANDS[name]))
-            return running[name].result()
-
-        yield wait
+        yield lambda name: running[name].result()
         pool.shutdown(cancel_futures=True)
 
 
 UV = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{PATH}")
 # A folder of an environment that was not activated would be taken for one that was.
-FOLDERS = [str(Path(sys.executable).parent)]
-for folder in PATH.split(os.pathsep):
-    if not Path(folder, "../pyvenv.cfg").exists():
-        FOLDERS.append(folder)
-PLAIN = dict(os.environ, LC_ALL="C.UTF-8", PATH=os.pathsep.join(FOLDERS[1:]))
+FOLDERS = PATH.split(os.pathsep)
+FOLDERS = [each for each in FOLDERS if not Path(each, "../pyvenv.cfg").exists()]
+PLAIN = dict(os.environ, LC_ALL="C.UTF-8", PATH=os.pathsep.join(FOLDERS))
+FOLDERS.insert(0, str(Path(sys.executable).parent))
 for name in ("UV", "UV_RUN_RECURSION_DEPTH", "VIRTUAL_ENV"):
     PLAIN.pop(name, None)
 ACTIVATED = PLAIN | {"VIRTUAL_ENV": sys.prefix, "PATH": os.pathsep.join(FOLDERS)}
@@ -1714,7 +1604,7 @@ STARTS = [  # of a script, as the README has them, and their siblings; the envir
     ([RUN, "run", "--with", "mcp>=2.3,<3", "--script"], ACTIVATED),
     ([UVX, "--with", "mcp>=2.3,<3", "python>=3.11"], ACTIVATED),
 ]
-FILES["environment.json"] = configuration(a=GET | {"env": {"WB_PATH": "${PATH}"}})
+FILES["environment.json"] = configuration(a=SHOW | {"env": {"WB_PATH": "${PATH}"}})
 for start, env in STARTS if UV else []:
     options = ["environment.json", "--call", "box__a__echo"]
     command(" ".join(start), *options, start=start, env=env)
@@ -1722,9 +1612,8 @@ for start, env in STARTS if UV else []:
 
 @pytest.mark.skipif(not UV, reason="uv is not installed")
 def test_a_server_gets_the_environment_of_the_client(ended: Ended) -> None:
-    """Also where a person has activated an environment, whose folder is in PATH."""
     for start, env in STARTS:
-        seen = json.loads(ended(" ".join(start)).stdout)
+        _, seen = json.loads(ended(" ".join(start)).stdout)
         assert seen == env | {"WB_PATH": env["PATH"]}, start
 
 
@@ -1738,20 +1627,17 @@ self.echo(request, {})
 ENDLESS = "self.note('hangs')\nwhile True: os.write({}, b'without end\\n' * 1000)"
 NO_LINE_FEED = "for _ in range(170): os.write(2, b'\\r50 %' * 200_000)\n"
 NO_LINE_FEED += "self.echo(request, {})"
-FAULTY = {  # a method, and what is run instead
-    "garbage": ("tools_call", GARBAGE),
-    "one line": ("tools_call", NO_LINE_FEED),
-    "silent": ("start", "self.hang()"),
-    "stdout": ("start", ENDLESS.format(1)),
-    "stderr": ("start", ENDLESS.format(2)),
-}
 
 
 async def test_a_fault_costs_only_its_server(notes: Path) -> None:
-    """And what it writes without end, only its own time."""
-    servers: dict[str, Any] = {"good": local()}
-    for name, (method, code) in FAULTY.items():
-        servers[name] = local(notes=notes, on={method: code})
+    servers = {
+        "good": local(),
+        "garbage": local(on={"tools_call": GARBAGE}),
+        "one line": local(on={"tools_call": NO_LINE_FEED}),
+        "silent": local(notes=notes, on={"start": "self.hang()"}),
+        "stdout": local(notes=notes, on={"start": ENDLESS.format(1)}),
+        "stderr": local(notes=notes, on={"start": ENDLESS.format(2)}),
+    }
     async with connected(**servers) as client, anyio.create_task_group() as calls:
         for server in ("silent", "stdout", "stderr"):
             calls.start_soon(use, client, server, "echo")
@@ -1763,7 +1649,6 @@ async def test_a_fault_costs_only_its_server(notes: Path) -> None:
 
 
 def response(status: int, body: Any = "", **headers: str) -> bytes:
-    """A whole HTTP response of a message or a text; `_` in a header stands for `-`."""
     if isinstance(body, dict):
         body = json.dumps(dict(body, jsonrpc="2.0"))
     data: bytes = body.encode() if isinstance(body, str) else body
@@ -1776,7 +1661,6 @@ def response(status: int, body: Any = "", **headers: str) -> bytes:
 
 
 def event(data: Any, kind: str = "message") -> bytes:
-    """A server-sent event of a message, or a text."""
     if not isinstance(data, str):
         data = json.dumps(dict(data, jsonrpc="2.0"))
     return f"event: {kind}\ndata: {data}\n\n".encode()
@@ -1787,8 +1671,7 @@ class Remote:
 
     `answers` maps tools, other methods, and paths, to a result, an HTTP response, the
     status of a JSON-RPC error, or a coroutine function of the message and the stream
-    that returns one of these. The path `/sse` is of the older transport, with the
-    session in its endpoint. Requests of the other era or session are refused.
+    that returns one of these. Requests of another era or session are refused.
     """
 
     def __init__(self) -> None:
@@ -1801,6 +1684,7 @@ class Remote:
         self.released = asyncio.Event()
         self.listener: Any = None
         self.stream: Any = None  # of `/sse`
+        self.connections = 0
         about = {"capabilities": {"tools": {}}, "serverInfo": IDENTITY}
         self.answers: dict[str, Any] = {
             "initialize": {"protocolVersion": OLDER, **about},
@@ -1871,6 +1755,7 @@ class Remote:
         async def answer() -> None:
             stream.write(await self.respond(head, body, stream))
 
+        self.connections += 1
         with closing(stream), suppress(asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             length = re.search(r"(?i)content-length: (\d+)", head)
@@ -1879,6 +1764,7 @@ class Remote:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 task.cancel()
+        self.connections -= 1
 
     async def listen(self) -> None:
         self.listener = await asyncio.start_server(self.serve, "127.0.0.1", 0)
@@ -1889,13 +1775,6 @@ class Remote:
         return {"url": f"http://127.0.0.1:{self.port}{path}", "type": kind} | more
 
 
-@pytest.fixture(autouse=True)
-def certificates(tmp_path: Path, monkeypatch: Monkey) -> None:
-    """None, because those of the system take longer to read than a test takes."""
-    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
-
-
 @pytest.fixture
 async def remote() -> AsyncIterator[Remote]:
     remote = Remote()
@@ -1904,33 +1783,35 @@ async def remote() -> AsyncIterator[Remote]:
     remote.listener.close()
 
 
-STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
-
-
-async def test_headers_go_with_each_request_to_their_host(remote: Remote) -> None:
-    headers = {"Authorization": "Bearer ${WB_NONE:-sesame-open}"}
+async def test_headers_go_with_each_request_to_their_host(
+    remote: Remote, tmp_path: Path, monkeypatch: Monkey
+) -> None:
+    """So does the login of a URL; and they are used instead of what a sign-in gave."""
+    monkeypatch.setenv(HOME, str(tmp_path))
+    tokens = {"access_token": "other", "refresh_token": None}
+    workbench.SignIn(remote.at()["url"], pytest.fail).save(tokens)
+    headers = {"authorization": "Bearer ${WB_NONE:-sesame-open}"}
     elsewhere = f"http://localhost:{remote.port}/mcp"
     remote.answers["/moved"] = response(307, location="/mcp")
     remote.answers["/left"] = response(307, location=elsewhere)
     remote.answers["/foreign"] = STREAM + event(elsewhere, "endpoint")
-    servers = {}
+    servers = {"login": {"url": remote.at()["url"].replace("//", "//user:word@")}}
     for path in ("mcp", "sse", "moved", "left", "foreign"):
         servers[path] = remote.at(f"/{path}", headers=headers)
     servers["foreign"]["type"] = "sse"
     async with connected(**servers) as client:
-        for name in ("mcp", "sse", "moved"):
+        for name in ("login", "mcp", "sse", "moved"):
             assert text(await use(client, name, "ok")) == "ok"
         failed = (await open_box(client))["servers_failed"]
         assert "elsewhere: http" in failed["left"]
         assert failed.keys() == {"left", "foreign"}
-    assert remote.secrets == {"bearer sesame-open"}
+    assert remote.secrets == {"bearer sesame-open", "basic dxnlcjp3b3jk"}
 
 
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 LIMIT = 1 << 20  # of a message; in the program, it is larger
 BOMB = zlib.compress(b" " * (4 * LIMIT), 1)
-# How a request fails; what its call is told, as a pattern. A server that answers so
-# at its path does not connect.
-FAILED: dict[str, tuple[Any, str]] = {
+FAILED: dict[str, tuple[Any, str]] = {  # how a request fails, and what is told
     "401": (response(401, "Who?"), "HTTP 401.* `headers`"),
     "403": (403, "No such record"),
     "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
@@ -1945,7 +1826,6 @@ FAILED: dict[str, tuple[Any, str]] = {
 
 
 async def test_a_remote_failure_says_why(remote: Remote, monkeypatch: Monkey) -> None:
-    """The line has the URL and no secret; other servers and calls are not disturbed."""
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", PATIENCE)
     monkeypatch.setattr(workbench, "LINE_LIMIT", LIMIT)
     remote.answers["GET"] = response(404)  # so it has no such stream
@@ -1977,8 +1857,6 @@ async def test_a_remote_failure_says_why(remote: Remote, monkeypatch: Monkey) ->
 
 
 async def test_streams_are_heard_while_they_are_open(remote: Remote, log: Logs) -> None:
-    """That of a call, with a question before its answer, and that of the server."""
-
     async def ask(request: dict[str, Any], stream: Any) -> None:
         remote.answers[request["id"]] = take  # ids of requests and of questions are two
         stream.write(STREAM + event({**ELICIT, "id": request["id"]}))
@@ -2003,28 +1881,46 @@ async def test_streams_are_heard_while_they_are_open(remote: Remote, log: Logs) 
         await until(lambda: received in log.messages)
 
 
-async def test_many_cancelled_calls_leave_no_connection_open(remote: Remote) -> None:
-    async with connected(mcp=remote.at(), sse=remote.at("/sse")) as client:
+async def test_cancelled_calls_leave_nothing(remote: Remote, notes: Path) -> None:
+    """Nor do calls whose stream ends: they fail."""
+    servers = {"mcp": remote.at(), "sse": remote.at("/sse"), "a": local(notes=notes)}
+    async with connected(**servers) as client:
         await open_box(client)
-        files = open_files() + 20  # other tests' commands may run beside
         async with anyio.create_task_group() as calls:
-            for name in ["mcp"] * 50 + ["sse"] * 10:
+            for name in ["mcp"] * 50 + ["sse"] * 10 + ["a"] * 20:
                 calls.start_soon(use, client, name, "wait")
             await until(lambda: remote.calls.count("wait") == 60, 20)
+            await until(lambda: notes.read_text().count("waiting") == 20)
             assert text(await use(client, "mcp", "ok")) == "ok"
             calls.cancel_scope.cancel()
-        await until(lambda: open_files() <= files, 20)
-        for server in ("mcp", "sse"):
-            assert text(await use(client, server, "ok")) == "ok"
-    assert remote.calls.count("notifications/cancelled") == 60
-
-
-async def test_calls_fail_where_the_sse_stream_ends(remote: Remote) -> None:
-    async with connected(a=remote.at("/sse")) as client:
-        calling = asyncio.ensure_future(error_of(client, "a", "wait"))
-        await until(lambda: "wait" in remote.calls)
+        await until(lambda: remote.connections == 1, 20)  # with the stream of `sse`
+        await until(lambda: notes.read_text().count("cancelled") == 20)
+        assert [await pid_of(client, "a")] == noted_pids(notes)
+        await until(lambda: remote.calls.count("notifications/cancelled") == 60)
+        calling = asyncio.ensure_future(error_of(client, "sse", "wait"))
+        await until(lambda: remote.calls.count("wait") == 61)
         remote.stream.close()
-        assert await calling and text(await use(client, "a", "ok")) == "ok"
+        assert await calling and text(await use(client, "sse", "ok")) == "ok"
+        assert text(await use(client, "mcp", "ok")) == "ok"
+    for number in re.findall("waiting-(.*)", notes.read_text()):
+        assert f"cancelled-{number}\n" in notes.read_text()
+
+
+async def test_a_remote_server_without_tools_keeps_its_session(remote: Remote) -> None:
+    """And one whose later listings are not valid."""
+
+    async def refuse_listing(message: dict[str, Any], _: Any) -> bytes:
+        error = {"code": -32601, "message": "Method not found"}
+        return response(200, {"id": message["id"], "error": error})
+
+    listings: list[Any] = [refuse_listing, {"tools": 1}]
+    async with connected(a=remote.at()) as client:
+        for listing in listings:
+            remote.answers["tools/list"] = listing
+            for _ in range(3):
+                assert (await open_box(client))["tools"] == []
+    assert remote.calls.count("tools/list") > 5
+    assert remote.calls.count("initialize") == 1
 
 
 async def test_a_forgotten_session_is_replaced(remote: Remote) -> None:
@@ -2046,10 +1942,7 @@ async def test_a_forgotten_session_is_replaced(remote: Remote) -> None:
 
 
 async def test_a_call_that_nothing_answered_is_sent_once_more(remote: Remote) -> None:
-    """And where it had a session, and the status says that it was not accepted.
-
-    An error of the tool's own costs no session.
-    """
+    """Where the status says so. An error of the tool's own costs no session."""
     statuses = {404: 2, 410: 2, 400: 2, 401: 1, 403: 1, 409: 1, 500: 1, 200: 1}
     for status in statuses:
         remote.answers[f"bare {status}"] = response(status, BARE)
@@ -2080,12 +1973,8 @@ for refusal in (200, 400, response(403), response(500)):
 
 
 @pytest.mark.parametrize("case", BECOMES)
-async def test_a_server_that_became_another_fails_two_requests_at_most(
-    case: Any, remote: Remote, monkeypatch: Monkey
-) -> None:
-    """Calls, or listings, with which it becomes again what it was."""
+async def test_what_became_another_fails_twice(case: Any, remote: Remote) -> None:
     former, later, path, remote.forgotten = case
-    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0.01)
     remote.is_newer, remote.session = former
     async with connected(a=remote.at(path)) as client:
         assert text(await use(client, "a", "ok")) == "ok"
@@ -2099,36 +1988,8 @@ async def test_a_server_that_became_another_fails_two_requests_at_most(
         assert text(await use(client, "a", "ok")) == "ok"
 
 
-async def test_a_remote_server_without_tools_keeps_its_session(
-    remote: Remote, monkeypatch: Monkey
-) -> None:
-    """And one whose later listings are not valid."""
-
-    async def refuse_listing(message: dict[str, Any], _: Any) -> bytes:
-        error = {"code": -32601, "message": "Method not found"}
-        return response(200, {"id": message["id"], "error": error})
-
-    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0.01)
-    listing: Any
-    async with connected(a=remote.at()) as client:
-        for listing in (refuse_listing, {"tools": 1}):
-            remote.answers["tools/list"] = listing
-            for _ in range(3):
-                assert (await open_box(client))["tools"] == []
-    assert (
-        remote.calls.count("tools/list") > 5 and remote.calls.count("initialize") == 1
-    )
-
-
-@pytest.mark.parametrize("retry", [0, 50])
-async def test_a_stream_that_ends_is_asked_for_less_often(
-    retry: int, remote: Remote, monkeypatch: Monkey
-) -> None:
-    """At first after the last `retry` that any of its events had."""
-    ended = f"retry: {retry}\ndata: \n\n".encode() + event(
-        {"method": "notifications/x"}
-    )
-    remote.answers["GET"] = STREAM + ended
+async def test_ended_streams_get_rarer(remote: Remote, monkeypatch: Monkey) -> None:
+    """At first, one is asked for after the last `retry` that any of its events had."""
     sleep = anyio.sleep
     pauses: list[float] = []
 
@@ -2136,17 +1997,19 @@ async def test_a_stream_that_ends_is_asked_for_less_often(
         pauses.append(seconds)
         await sleep(min(seconds, 0.01))
 
-    monkeypatch.setattr(workbench, "LISTING_PAUSE", 0)
     monkeypatch.setattr(anyio, "sleep", sleep_less)
-    async with connected(a=remote.at()) as client:
-        assert text(await use(client, "a", "ok")) == "ok"
-        await until(lambda: any(pause > 0.3 for pause in pauses))
-    first = next(pause for pause in pauses if pause > 0.01)
-    assert first == 0.05 if retry else first < 0.05
+    for retry in (0, 50):
+        ended = f"retry: {retry}\ndata: \n\n".encode()
+        remote.answers["GET"] = STREAM + ended + event({"method": "notifications/x"})
+        pauses.clear()
+        async with connected(a=remote.at()) as client:
+            assert text(await use(client, "a", "ok")) == "ok"
+            await until(lambda: max(pauses, default=0) > 0.3)
+        first = min(pause for pause in pauses if pause > 0.01)
+        assert (first == 0.05) == (retry == 50), pauses
 
 
 async def test_a_stream_waits_for_its_session(remote: Remote) -> None:
-    """So it does not fill the memory with what nobody has read."""
     sent = []
 
     async def flood(_: Any, stream: Any) -> None:
@@ -2168,7 +2031,6 @@ async def test_a_stream_waits_for_its_session(remote: Remote) -> None:
 
 
 async def test_an_answer_is_asked_for_again_after_its_stream(remote: Remote) -> None:
-    """A server that wants to be polled gives its events ids, and closes the stream."""
     asked = []
 
     async def begin(request: dict[str, Any], _: Any) -> bytes:
@@ -2187,8 +2049,7 @@ async def test_an_answer_is_asked_for_again_after_its_stream(remote: Remote) -> 
     assert not asked  # so the call was sent once, and its answer asked for three times
 
 
-# Variables of the environment; a URL, in which HERE is the server; what its call is
-# told. The server is a proxy as well.
+# The environment; a URL, in which HERE is the server and the proxy; what is told.
 DEAD, SOCKS = "http://127.0.0.1:1", "socks5://127.0.0.1:1"
 PROXIES = [
     ({"HTTP_PROXY": DEAD}, "http://HERE", "^ok$"),
@@ -2205,9 +2066,7 @@ for exempt in ("*", "x,.invalid"):
 
 
 @pytest.mark.parametrize("case", PROXIES)
-async def test_the_environments_proxy_is_used_where_it_is_needed(
-    case: tuple[dict[str, str], str, str], remote: Remote, monkeypatch: Monkey
-) -> None:
+async def test_proxies_are_used(case: Any, remote: Remote, monkeypatch: Monkey) -> None:
     variables, url, told = case
     here = f"127.0.0.1:{remote.port}"
     for name, value in variables.items():
@@ -2217,9 +2076,7 @@ async def test_the_environments_proxy_is_used_where_it_is_needed(
         assert re.search(told, result) and "sesame" not in result
 
 
-async def test_names_that_hang_keep_no_other_server_waiting(
-    remote: Remote, monkeypatch: Monkey
-) -> None:
+async def test_hanging_names_stop_no_other(remote: Remote, monkeypatch: Monkey) -> None:
     look_up: Any = socket.getaddrinfo
     is_over = threading.Event()
     hanging = []
@@ -2232,7 +2089,7 @@ async def test_names_that_hang_keep_no_other_server_waiting(
         return look_up(host, *more, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    servers = {"a": remote.at() | {"url": f"http://localhost:{remote.port}/mcp"}}
+    servers = {"a": {"url": f"http://localhost:{remote.port}/mcp"}}
     for number in range(33):  # at least one more than the threads that asyncio makes
         servers[f"s{number}"] = {"url": f"http://s{number}.invalid/mcp"}
     async with connected(**servers) as client, anyio.create_task_group() as opening:
@@ -2259,18 +2116,15 @@ async def test_servers_of_npm_and_pypi_do_their_work(tmp_path: Path) -> None:
 
 
 class Guarded(Remote):
-    """A remote server that wants a sign-in, and gives the tokens itself, as in OAuth.
+    """A remote server that gives tokens; a refresh token that comes twice ends all.
 
-    Both tokens change with each refresh. A refresh token that comes twice ends all, as
-    a stolen one would. `paths` has other answers: an HTTP response, or parameters of
-    the redirect from `/authorize`.
+    `paths` has other answers: an HTTP response, or parameters of a redirect.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.answers |= {"echo": text_result("ok"), "leak": self.leak}
         self.paths: dict[str, Any] = {}
-        self.given: dict[str, str] = {}  # to the browser, and what goes with its code
         self.issued: list[str] = []  # access and refresh tokens, the last ones last
         self.accepted: set[str] = set()  # access tokens
         self.refreshes: list[str] = []  # the tokens that came
@@ -2299,8 +2153,7 @@ class Guarded(Remote):
         if url.path == "/register":
             return response(201, json.dumps(json.loads(body) | {"client_id": "us"}))
         if url.path == "/authorize":
-            self.given = given
-            back = {"state": given["state"], "code": "the-code"} | other
+            back = {"state": given["state"], "code": given["code_challenge"]} | other
             to = f"{given['redirect_uri']}?{urllib.parse.urlencode(back)}"
             return response(302, location=to)
         return await self.give_tokens(given)
@@ -2314,11 +2167,7 @@ class Guarded(Remote):
 
     async def give_tokens(self, given: dict[str, str]) -> bytes:
         assert given["client_id"] == "us" and given["resource"].endswith("/mcp")
-        if "code" in given:
-            proof = hashlib.sha256(given["code_verifier"].encode()).digest()
-            challenge = self.given["code_challenge"] + "="
-            assert base64.urlsafe_b64encode(proof).decode() == challenge
-        else:
+        if "code_verifier" not in given:
             self.refreshes.append(given["refresh_token"])
             await self.gate.wait()
             if given["refresh_token"] != self.issued[-1]:
@@ -2333,10 +2182,7 @@ class Guarded(Remote):
 
 @pytest.fixture
 async def guarded(tmp_path: Path, monkeypatch: Monkey) -> AsyncIterator[Guarded]:
-    """A guarded server, a home without tokens, and a browser whose user says yes.
-
-    The environment has a proxy that cannot be used, and that nothing here needs.
-    """
+    """Beside a home without tokens, a browser whose user says yes, and no proxy."""
     monkeypatch.setenv(HOME, str(tmp_path))
     monkeypatch.setenv("ALL_PROXY", SOCKS)
 
@@ -2387,36 +2233,28 @@ async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
     files = list((tmp_path / ".mcp-workbench").glob("*.json"))
     assert len(files) == 1 and not [t for t in guarded.issued if t in log.text]
     if not WINDOWS:
-        # The command can be pasted into a shell. A query may be secret.
         words = [sys.executable, workbench.__file__, "--login", url]
         assert shlex.split(command) == words
         assert files[0].stat().st_mode & 0o777 == 0o600
         assert files[0].parent.stat().st_mode & 0o777 == 0o700
 
 
-async def test_of_three_workbenches_one_refreshes(
-    guarded: Guarded, tmp_path: Path
-) -> None:
-    """One of them in a process of its own."""
+async def test_one_of_three_refreshes(guarded: Guarded, tmp_path: Path) -> None:
     entry = guarded.at()
     await workbench.log_in(entry["url"])
     with Wire(tmp_path, a=entry) as wire:
         await asyncio.to_thread(wire.initialize)
         async with connected(a=entry) as client, connected(a=entry) as other:
             for is_refreshing in (False, True):
-                told, *results = await asyncio.gather(
-                    asyncio.to_thread(wire.use, "a"),
-                    use(client, "a", "echo"),
-                    use(other, "a", "echo"),
-                )
+                uses = use(client, "a", "echo"), use(other, "a", "echo")
+                third = asyncio.to_thread(wire.use, "a")
+                told, *results = await asyncio.gather(third, *uses)
                 assert [told, *map(text, results)] == ["ok"] * 3
                 assert len(guarded.refreshes) == is_refreshing
                 guarded.accepted.clear()
 
 
-async def test_no_fault_and_no_cancelled_call_loses_the_tokens(
-    guarded: Guarded, monkeypatch: Monkey
-) -> None:
+async def test_no_fault_loses_the_tokens(guarded: Guarded, monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "LINE_LIMIT", LIMIT)
     await workbench.log_in(guarded.at()["url"])
     useless = '{"access_token": "refused as well", "token_type": "bearer"}'
@@ -2444,21 +2282,6 @@ async def test_no_fault_and_no_cancelled_call_loses_the_tokens(
     assert len(guarded.refreshes) == 2
 
 
-async def test_a_key_of_ones_own_is_used_instead(
-    remote: Remote, tmp_path: Path, monkeypatch: Monkey
-) -> None:
-    monkeypatch.setenv(HOME, str(tmp_path))
-    url = remote.at()["url"]
-    tokens = {"access_token": "other", "refresh_token": None}
-    workbench.SignIn(url, pytest.fail).save(tokens)
-    login = {"url": url.replace("//", "//user:word@")}
-    header = remote.at(headers={"authorization": "Bearer own"})
-    async with connected(a=login, b=header) as client:
-        for server in "ab":
-            assert text(await use(client, server, "ok")) == "ok"
-    assert remote.secrets == {"basic dxnlcjp3b3jk", "bearer own"}
-
-
 BAD_TOKENS = response(200, '{"accessToken": "sesame-sesame"}')
 LOGINS = [  # how one fails: the path that answers otherwise, its answer; the reason
     ("/authorize", {"error": "access_denied"}, "access_denied"),
@@ -2466,6 +2289,7 @@ LOGINS = [  # how one fails: the path that answers otherwise, its answer; the re
     ("/authorize", response(200, "Who?"), "stopped, or not done within 1 seconds"),
     ("/register", response(404), "Registration failed: 404"),
     ("/token", b"", ".*disconnected"),
+    ("/token", BAD_TOKENS, ""),
 ]
 
 
@@ -2478,38 +2302,31 @@ async def test_a_sign_in_that_fails_says_why_in_one_sentence(
         monkeypatch.setattr(workbench, "LOGIN_TIMEOUT", 1)
     assert await workbench.log_in(guarded.at()["url"]) == 1
     why = f"(?m)^Not signed in to {guarded.at()['url']}: {why}.*\n\\Z"
-    assert re.search(why, capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    assert re.search(why, printed) and "sesame" not in printed
 
 
 @POSIX
-async def test_the_address_is_printed_and_no_token_is_logged(guarded: Guarded) -> None:
-    guarded.paths["/token"] = BAD_TOKENS
-    line = [sys.executable, workbench.__file__, "--verbose", "--login"]
-    streams: Any = {"stdout": PIPE, "stderr": subprocess.STDOUT}
-    streams["env"] = os.environ | {"BROWSER": "", "PATH": ""}  # so there is no browser
-
-    async def sign_in(is_stopped: bool) -> None:
-        process = await anyio.open_process([*line, guarded.at()["url"]], **streams)
-        output: Any = process.stdout
-        printed = b""
-        while not (address := re.search(rb"(?m)^http.*\n", printed)):
-            printed += await output.receive()
-        if is_stopped:
-            process.send_signal(signal.SIGINT)
-        else:
-            await asyncio.to_thread(webbrowser.open, address[0].decode().strip())
-        assert await process.wait() == 1
+async def test_the_address_is_printed_and_ctrl_c_ends_it(guarded: Guarded) -> None:
+    line = [*PYTHON, workbench.__file__, "--login", guarded.at()["url"]]
+    env = os.environ | {"BROWSER": "", "PATH": ""}  # so there is no browser
+    process = await anyio.open_process(line, stdout=PIPE, stderr=None, env=env)
+    output: Any = process.stdout
+    printed = b""
+    while not re.search(rb"(?m)^http.*\n", printed):
         printed += await output.receive()
-        assert b"Not signed in to " in printed and b"sesame" not in printed
-        await process.aclose()
-
-    await asyncio.gather(sign_in(is_stopped=True), sign_in(is_stopped=False))
+    process.send_signal(signal.SIGINT)
+    assert b"Not signed in to " in await output.receive()
+    assert await process.wait() == 1
+    await process.aclose()
 
 
 # === Built-in toolbox =================================================================
 
 
-async def test_the_toolbox_has_exactly_the_tools_echo_and_time() -> None:
+async def test_the_toolbox_has_exactly_the_tools_echo_and_time(log: Logs) -> None:
+    """What nobody has thought of is one sentence."""
+    zone = "/".join("a" * 1_000)  # more folders than Python can look into
     async with Client(workbench.create_toolbox_server()) as client:
         echo, time = (await client.list_tools()).tools
         for said in ("", " zwölf 🧰\n\0", "x" * 1_000_000):
@@ -2519,6 +2336,9 @@ async def test_the_toolbox_has_exactly_the_tools_echo_and_time() -> None:
         for arguments in ({}, {"text": 1}):
             result = await client.call_tool("echo", arguments)
             assert result.is_error and "text" in text(result), arguments
+        result = await client.call_tool("time", {"timezone": zone})
+        assert text(result).startswith("Tool 'time' failed: Recursion")
+    assert result.is_error and "Traceback" in log.text
     titles = ["echo", "Echo Tool", "time", "Time Tool"]
     assert [echo.name, echo.title, time.name, time.title] == titles
     assert echo.description == "A simple tool that returns the text it was given."
@@ -2536,12 +2356,11 @@ def assert_is_now(shown: str, zone: datetime.tzinfo) -> None:
 
 @pytest.mark.skipif(not zoneinfo.available_timezones(), reason="pip install tzdata")
 async def test_time_knows_iana_zones_and_no_other(monkeypatch: Monkey) -> None:
-    no_zones = ["Mars/Phobos", "America", "../etc", "", "UTC\0", "x" * 5000]
     async with Client(workbench.create_toolbox_server()) as client:
         for zone in ("Europe/Berlin", "America/New_York", "Asia/Kathmandu", "UTC"):
             shown = text(await client.call_tool("time", {"timezone": zone}))
             assert_is_now(shown, zoneinfo.ZoneInfo(zone))
-        for zone in no_zones:
+        for zone in ("Mars/Phobos", "America", "../etc", "", "UTC\0", "x" * 5000):
             result = await client.call_tool("time", {"timezone": zone})
             assert result.is_error and repr(zone) in text(result)
         monkeypatch.setattr(zoneinfo, "ZoneInfo", None)  # UTC needs no zone data
@@ -2586,11 +2405,9 @@ def use_plain_http(toolbox: httpx2.Client) -> None:
 
 
 def test_one_url_serves_every_client_until_a_signal() -> None:
-    """It has warned that there is no authentication. A stream is open at the end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]  # a free one
-    address = f"0.0.0.0:{port}"
-    line = [*PYTHON, workbench.__file__, "--toolbox", "--http", address]
+    line = [*PYTHON, workbench.__file__, "--toolbox", "--http", f"0.0.0.0:{port}"]
     headers = {"Content-Type": "application/json", "Connection": "close"}
     headers["Accept"] = "application/json, text/event-stream"
     url = f"http://127.0.0.1:{port}"
@@ -2628,17 +2445,15 @@ HOSTS: list[tuple[str, dict[str, str], int]] = [  # what it is bound to; the sta
 ]
 
 
-@pytest.mark.parametrize(("bound_to", "headers", "status"), HOSTS)
-async def test_a_page_that_found_us_is_refused_on_every_route(
-    bound_to: str, headers: dict[str, str], status: int
-) -> None:
-    app = httpx2.ASGITransport(workbench.toolbox_app(bound_to))
-    async with httpx2.AsyncClient(transport=app, headers=headers) as client:
-        answers = [await client.post("http://x/mcp/messages")]
-        if status == 403:
-            for method in ("GET", "POST", "DELETE"):
-                answers.append(await client.request(method, "http://x/mcp"))
-    assert {answer.status_code for answer in answers} == {status}
+async def test_a_page_that_found_us_is_refused_on_every_route() -> None:
+    for bound_to, headers, status in HOSTS:
+        app = httpx2.ASGITransport(workbench.toolbox_app(bound_to))
+        async with httpx2.AsyncClient(transport=app, headers=headers) as client:
+            answers = [await client.post("http://x/mcp/messages")]
+            if status == 403:
+                for method in ("GET", "POST", "DELETE"):
+                    answers.append(await client.request(method, "http://x/mcp"))
+        assert {answer.status_code for answer in answers} == {status}, headers
 
 
 # === Running ==========================================================================
@@ -2650,26 +2465,19 @@ def request_bytes(method: str, params: dict[str, Any], number: int = 7) -> bytes
 
 
 class Wire:
-    """A workbench process, spoken to in JSON-RPC lines; one that hangs is killed.
+    """A workbench process; its servers are entries, or the `on` of a `Downstream`."""
 
-    Its toolbox has a healthy server, `good`, and others: entries, or the `on` of one.
-    """
-
-    def __init__(
-        self, folder: Path, *options: str, stdio: Any = (), **others: Any
-    ) -> None:
+    def __init__(self, folder: Path, *args: str, io: Any = (), **servers: Any) -> None:
         self.notes = folder / "notes"
         self.notes.touch()
-        servers: dict[str, Any] = {"good": local(notes=self.notes)}
-        for name, other in others.items():
-            if not other.keys() & {"command", "url"}:
-                other = local(notes=self.notes, on=other)
-            servers[name] = other
+        for name, on in servers.items():
+            if not on.keys() & {"command", "url"}:
+                servers[name] = local(notes=self.notes, on=on)
         path = folder / "workbench-config.json"
         path.write_text(json.dumps(configuration(**servers)))
-        line = [sys.executable, workbench.__file__, str(path), *options]
+        line = [sys.executable, workbench.__file__, str(path), *args]
         with open(folder / "stderr", "wb") as file:
-            streams = {"stdin": PIPE, "stdout": PIPE, "stderr": file, **dict(stdio)}
+            streams = {"stdin": PIPE, "stdout": PIPE, "stderr": file, **dict(io)}
             self.process: Any = subprocess.Popen(line, cwd=folder, **streams)
         self.watchdog = threading.Timer(PATIENCE + 10, self.process.kill)
         self.watchdog.start()
@@ -2739,29 +2547,16 @@ class Wire:
         return status
 
 
-SCRIPT = "import runpy, sys; sys.modules['mcp'] = {}; sys.argv.pop(0); "
-SCRIPT += "runpy.run_path(sys.argv[0], run_name='__main__')"
-for package in ("None", "sys"):  # none, and one without what newer ones have
-    command(package, "--help", start=[*PYTHON, "-c", SCRIPT.format(package)])
-
-
-def test_what_cannot_start_ends_in_one_sentence(ended: Ended) -> None:
-    how = ".* mcp.* pip install 'mcp>=2.3,<3'.* uv run .*\n"
-    for package in ("None", "sys"):
-        assert re.fullmatch(how, ended(package).stderr), package
-        assert ended(package).returncode == 1
-
-
 FILES["its.json"] = configuration(s=local() | {"größe": 1, "env": {"A": "a secret"}})
 REFUSED = {"command": "x", "cwd": []}
 FILES["bad.json"] = {"mcpServers": {"good": local(), "bad": REFUSED}}
-CALL = 'its.json --call box__s__result {"content":[{"type":"text","text":"Gr\\u00f6\\u00df"}]}'
-IS_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00"
+CALL = 'its.json --call box__s__result {"content":[{"type":"text","text":"Gr\\u00f6\\u00df"},'
+CALL += '{"type":"text","text":"en"}]}'
 REASON = r"[/\\]bad.json:\nmcpServers.bad.cwd: expected .*\n$"
-COMMAND_LINES = {  # the options; the status, stdout, and what stderr tells
-    "--call demo__toolbox__time": (0, f"{IS_TIME}\n", ""),
+COMMAND_LINES: dict[str, tuple[int, str, str]] = {  # with status, stdout, and stderr
+    "--call demo__toolbox__time": (0, r"[\dT:-]+\+00:00\n", ""),
     "--check": (0, r"demo/toolbox +ok +\d+\.\d s +2 tools (.*\n)+", ""),
-    CALL: (0, "Größ\n", "größe"),  # in UTF-8, whatever is usual
+    CALL: (0, "Größ\nen\n", "größe"),  # in UTF-8, whatever is usual
     f"--read-only {CALL}": (1, "", "has no tool"),
     "bad.json --check": (1, "", REASON),
     "bad.json": (1, "", REASON),  # for a client; it has five seconds to read why
@@ -2769,32 +2564,38 @@ COMMAND_LINES = {  # the options; the status, stdout, and what stderr tells
 ASCII = ENVIRONMENT | {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": ""}
 for line in COMMAND_LINES:
     command(line, *line.split(), env=ASCII)
-
-
-@pytest.mark.parametrize("options", COMMAND_LINES)
-def test_a_command_line_is_obeyed_or_refused(options: str, ended: Ended) -> None:
-    status, stdout, told = COMMAND_LINES[options]
-    process = ended(options)
-    assert re.fullmatch(stdout, process.stdout)
-    assert re.search(told, process.stderr) and "Traceback" not in process.stderr
-    assert process.returncode == status
-
-
+# Below: no package `mcp`, and one without what newer ones have; a stdout that nobody
+# reads, as behind `head`; a client that asks; a terminal.
+SCRIPT = "import runpy, sys; sys.modules['mcp'] = {}; sys.argv.pop(0); "
+SCRIPT += "runpy.run_path(sys.argv[0], run_name='__main__')"
+for package in ("None", "sys"):
+    command(package, "--help", start=[*PYTHON, "-c", SCRIPT.format(package)])
+    how = "^.* mcp.* pip install 'mcp>=2.3,<3'.* uv run .*\n$"
+    COMMAND_LINES[package] = (1, "", how)
 reader, UNREAD = os.pipe()
 os.close(reader)
 command("unread", "its.json", "--check", stdout=UNREAD)
+COMMAND_LINES["unread"] = (1, "", "" if WINDOWS else r"^(?!(.*\n)*.*ERROR)")
+asked = request_bytes("initialize", HANDSHAKE).decode() + "\n"
+command("asked", "bad.json", input=asked, stdin=None)
+answered = r'.*"id":7,.*-32602,"message":"(/|.:).*bad.json:\\nmcpServers.bad.cwd: .*\n'
+COMMAND_LINES["asked"] = (1, answered, REASON)
+if not WINDOWS:
+    OURS, TERMINAL = os.openpty()
+    command("terminal", "bad.json", stdin=TERMINAL)
+    COMMAND_LINES["terminal"] = (1, "", f"^/.*{REASON}")
 
 
-def test_what_reads_no_output_ends_it_quietly(ended: Ended) -> None:
-    """As `head` does."""
-    told = ended("unread").stderr
-    assert "Traceback" not in told and ended("unread").returncode == 1
-    assert "ERROR" not in told or WINDOWS  # which names no broken pipe
+@pytest.mark.parametrize("name", COMMAND_LINES)
+def test_a_command_line_is_obeyed_or_refused(name: str, ended: Ended) -> None:
+    status, stdout, told = COMMAND_LINES[name]
+    process = ended(name)
+    assert re.fullmatch(stdout, process.stdout or "")
+    assert re.search(told, process.stderr)
+    assert "Traceback" not in process.stderr and process.returncode == status
 
 
-def test_options_are_understood_or_refused(
-    monkeypatch: Monkey, capsys: Capture
-) -> None:
+def test_options_are_obeyed_or_refused(monkeypatch: Monkey, capsys: Capture) -> None:
     said = {
         "--version": "mcp-workbench 0.10.0\n",
         "its.json --toolbox": "do not go together: config, toolbox\n",
@@ -2819,49 +2620,26 @@ def test_options_are_understood_or_refused(
         workbench.find_config(workbench.parse_arguments().config)
 
 
-if not WINDOWS:
-    OURS, TERMINAL = os.openpty()
-    command("bad file at a terminal", "bad.json", stdin=TERMINAL)
-
-
 @POSIX
-def test_a_person_at_a_terminal_is_told_what_it_waits_for(
-    tmp_path: Path, ended: Ended
-) -> None:
-    """Or why it does not wait."""
+def test_a_person_at_a_terminal_is_told_what_it_waits_for(tmp_path: Path) -> None:
     told = (tmp_path / "stderr").read_text
-    with Wire(tmp_path, stdio={"stdin": TERMINAL}) as wire:
+    with Wire(tmp_path, io={"stdin": TERMINAL}) as wire:
         anyio.run(until, lambda: "--help" in told(), 20)
         assert re.search("(?s)INFO Serving .*box.*client.*Ctrl-C.*--check", told())
         wire.end("SIGTERM")
         assert wire.process.wait(5) in (0, -signal.SIGTERM)  # it may not serve yet
-    assert re.fullmatch(f"/.*{REASON}", ended("bad file at a terminal").stderr)
-
-
-def test_a_client_is_told_why_it_is_not_served(tmp_path: Path) -> None:
-    """Then all ends with the client's stdin."""
-    with Wire(tmp_path, bad=REFUSED) as wire:
-        error = wire.answer(wire.begin("initialize", **HANDSHAKE))["error"]
-        assert error["code"] == -32602 and error["message"].count("\n") == 1
-        assert str(tmp_path) in error["message"] and "bad.cwd" in error["message"]
-        assert error["message"] in (tmp_path / "stderr").read_text()
-        wire.end("end of stdin")
-        assert wire.process.wait(2) == 1
 
 
 @POSIX
 def test_pipes_that_may_not_block_and_nohup_lose_no_answer(tmp_path: Path) -> None:
-    """Without Python's buffer, a write may end early, as does one that may not block.
-
-    Here, it ends because the process is stopped meanwhile, as when a laptop sleeps.
-    """
+    """A write ends early where it may not block, or if the process is stopped."""
     (stdin, writing), (reading, stdout) = os.pipe(), os.pipe()
     os.set_blocking(stdin, False)
     os.set_blocking(stdout, False)
     streams: Any = {"stdin": stdin, "stdout": stdout}
     streams["env"] = ENVIRONMENT | {"PYTHONUNBUFFERED": "1"}
     former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with Wire(tmp_path, stdio=streams, big=SERVERS["big"]) as wire:
+    with Wire(tmp_path, io=streams, big=SERVERS["big"]) as wire:
         signal.signal(signal.SIGHUP, former)
         os.close(stdin)
         os.close(stdout)
@@ -2880,36 +2658,13 @@ def test_pipes_that_may_not_block_and_nohup_lose_no_answer(tmp_path: Path) -> No
         assert wire.status() == 0
 
 
-FAULT = """
-import asyncio, os, sys
-sys.argv.pop(0)
-sys.path.append(os.path.dirname(sys.argv[0]))
-import workbench
-async def check(config):
-    asyncio.get_running_loop().call_soon(lambda: 1 / 0)
-    await asyncio.sleep(0)
-    raise LookupError("with a secret")
-workbench.check = check
-workbench.main()
-"""
-command("fault", "its.json", "--check", "--verbose", start=[*PYTHON, "-c", FAULT])
-
-
-def test_verbose_logs_have_the_tracebacks_of_our_own_faults(ended: Ended) -> None:
-    for fault in ("ZeroDivisionError: ", r"LookupError: with [*]{3}\n"):
-        assert re.search(rf"Traceback(.*\n)+?\W*{fault}", ended("fault").stderr)
-    assert ended("fault").returncode == 1
-
-
 def reported(printed: str) -> dict[str, str]:
-    """What a check has printed about each server, by its name."""
     return dict(re.findall(r"(?m)^(\S+) +((?:ok|FAILED) .*(?:\n    .*)*)", printed))
 
 
 async def test_check_starts_each_server_once_and_says_when_it_settles(
     tmp_path: Path, notes: Path, capsys: Capture, monkeypatch: Monkey, log: Logs
 ) -> None:
-    """And every ten seconds, which ones are still starting."""
     said = ""
     later = [0.0]
     clock = asyncio.get_running_loop()
@@ -2942,11 +2697,20 @@ async def test_check_starts_each_server_once_and_says_when_it_settles(
     assert re.match(r"ok +\d+\.\d s +2 tools ", told["box/good"])
     assert re.search("WARNING .*box/good.*no_[*]", log.text)
     assert re.search("DEBUG .*box/good: .*echo", log.text)
-    # A misspelt pattern, most likely.
     assert re.match("FAILED .* toolFilters match none", told["box/none"])
     failed = r"FAILED +\d+\.\d s .*status 3.*\n    first words\n    last words"
     assert re.fullmatch(failed, told["box/bad"]) and len(noted_pids(notes)) == 1
     assert len(told["box/endless"]) < 330
+
+
+async def test_check_shows_failures_red(capsys: Capture, monkeypatch: Monkey) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    data: dict[str, Any] = {}
+    for no_color, shown in (("", "No server"), ("1", " FAILED "), ("", "31mFAILED")):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        assert await workbench.check(workbench.parse_config({"mcpServers": data})) == 1
+        assert shown in capsys.readouterr().out
+        data["bad"] = {"command": "/no"}
 
 
 async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> None:
@@ -2965,30 +2729,11 @@ async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> N
     assert re.search("WARNING .*ourselves", log.text)
 
 
-async def test_check_shows_a_failure_in_colour(
-    capsys: Capture, monkeypatch: Monkey
-) -> None:
-    assert await workbench.check(workbench.parse_config({"mcpServers": {}})) == 1
-    assert "No server" in capsys.readouterr().out
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    bad = workbench.parse_config({"mcpServers": {"bad": {"command": "/no"}}})
-    for no_color, shown in (("1", "FAILED"), ("", "\x1b[31mFAILED\x1b[0m")):
-        monkeypatch.setenv("NO_COLOR", no_color)
-        assert await workbench.check(bad) == 1
-        assert f"bad  {shown} " in capsys.readouterr().out
-
-
 async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
-    texts = [{"type": "text", "text": "a é"}, {"type": "text", "text": "b"}]
-    calls = [  # a tool and its arguments; the status, stdout, and what stderr tells
-        ("box__s__result", json.dumps({"content": texts}), 0, "a é\nb\n", ""),
-        ("s__x", "{}", 1, "", "expected a name {toolbox}__{server}__{tool}, "),
-    ]
     config = workbench.parse_config(configuration(s=local()))
-    for name, arguments, status, stdout, why in calls:
-        assert await workbench.call_once(config, name, arguments) == status
-        printed = capsys.readouterr()
-        assert printed.out == stdout and why in printed.err
+    assert await workbench.call_once(config, "s__x", "{}") == 1
+    why = "expected a name {toolbox}__{server}__{tool}, "
+    assert why in capsys.readouterr().err
     mixed = json.dumps({"content": BLOCKS})
     assert await workbench.call_once(config, "box__s__result", mixed) == 0
     assert json.loads(capsys.readouterr().out)["content"][0] == BLOCKS[0]
@@ -3024,18 +2769,16 @@ if WINDOWS:  # where SIGTERM kills
 
 
 def check_ending(folder: Path, endings: str, silent: Any) -> None:
-    """Call these servers, end the workbench, and see that nothing is left of it."""
     folder.mkdir()
-    called = ENDINGS[endings]
     servers = SERVERS | {"silent": silent, "stubborn": {"start": STUBBORN}}
-    with Wire(folder, stdio={"stderr": PIPE}, **servers) as wire:
+    with Wire(folder, io={"stderr": PIPE}, **servers) as wire:
         wire.initialize()
         # It writes more to stderr than a pipe holds, and no client reads that.
         assert wire.use("stubborn") == "{}"
-        for server in called:
+        for server in ENDINGS[endings]:
             wire.begin_use(server, folder=str(folder))
         told = wire.notes.read_text
-        if "big" in called:
+        if "big" in ENDINGS[endings]:
             wire.process.stdout.read(1)  # there is more than a pipe holds
         else:
             anyio.run(until, lambda: told().count("hangs") >= len(UNANSWERED), 20)
@@ -3063,41 +2806,25 @@ async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> Non
     assert dict(zip(ENDINGS, failures, strict=True)) == dict.fromkeys(ENDINGS)
 
 
-BUSY = """
-import asyncio, os, sys
-sys.path.insert(0, sys.argv[1])
-import workbench
-workbench.EXIT_TIMEOUT = 0.1
-hang = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'w'), flush=True)"
-server = workbench.ServerConfig(sys.executable, ["-c", f"{hang}; time.sleep(9999)", "pid"])
-
-async def main():
-    shared = workbench.Shared(str, print, os.environ)
-    async with workbench.ServerProcess(server, shared, print, print):
-        while not os.path.exists("pid") or not os.path.getsize("pid"):
-            pass
+async def test_a_busy_event_loop_is_ended_by_force(monkeypatch: Monkey) -> None:
+    statuses: list[int] = []
+    monkeypatch.setattr(workbench, "EXIT_TIMEOUT", 0.1)
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    async with connected(a=local()) as client:
+        pid = await pid_of(client, "a")
         workbench.start_countdown(7)
-        while True:
+        end = time.monotonic() + PATIENCE
+        while not statuses and time.monotonic() < end:
             pass
-
-asyncio.run(main())
-"""
-
-
-def test_where_the_event_loop_is_busy_it_ends_by_force(tmp_path: Path) -> None:
-    line = [sys.executable, "-c", BUSY, str(ROOT)]
-    ended = subprocess.run(line, cwd=tmp_path, timeout=PATIENCE, check=False)
-    assert ended.returncode == 7
-    pid = int((tmp_path / "pid").read_text())
-    anyio.run(until, lambda: not is_alive(pid))
+        await until(lambda: not is_alive(pid))
+    assert statuses == [7]
 
 
 CTRL_C = """
 import os, pathlib, signal, sys
-sys.path.insert(0, sys.argv[1])
 import test_workbench as tests
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-folder = pathlib.Path(sys.argv[2])
+folder = pathlib.Path(sys.argv[1])
 with tests.Wire(folder, stubborn={"start": tests.STUBBORN}) as wire:
     wire.initialize().use("stubborn")
     os.kill(0, signal.CTRL_C_EVENT)  # to all in this console
@@ -3108,9 +2835,9 @@ with tests.Wire(folder, stubborn={"start": tests.STUBBORN}) as wire:
 @ON_WINDOWS
 def test_ctrl_c_ends_it_and_it_ends_its_servers(tmp_path: Path, notes: Path) -> None:
     """They have not had it themselves: they were asked to end, then killed."""
-    line = [sys.executable, "-c", CTRL_C, str(Path(__file__).parent), str(tmp_path)]
-    its_own_console = getattr(subprocess, "CREATE_NEW_CONSOLE", 0)
-    ended = subprocess.run(line, creationflags=its_own_console, check=False)
+    line = [*PYTHON, "-c", CTRL_C, str(tmp_path)]
+    flags = getattr(subprocess, "CREATE_NEW_CONSOLE", 0)
+    ended = subprocess.run(line, cwd=ROOT, creationflags=flags, check=False)
     assert ended.returncode == 0
     assert "ended" in notes.read_text() and "signalled" not in notes.read_text()
 
@@ -3126,17 +2853,16 @@ def fenced(wanted: str) -> list[str]:
     return [block for kind, block in FENCES if kind == wanted]
 
 
-@pytest.mark.parametrize("kind", ["json", "toml", "jsonc"])
-def test_each_entry_of_the_readme_can_be_pasted_whole(
-    kind: str, tmp_path: Path, monkeypatch: Monkey, log: Logs
-) -> None:
+def test_entries_can_be_pasted(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> None:
     monkeypatch.setenv("TOKEN", "x")
-    path = tmp_path / f"file.{kind}"
-    for block in fenced(kind):
+    for kind, block in FENCES:
+        if kind not in ("json", "toml", "jsonc"):
+            continue
+        path = tmp_path / f"file.{kind}"
         path.write_text(block, "utf-8")
         for name, box in workbench.find_config(str(path)).toolboxes.items():
             if kind == "jsonc":
-                assert name == "project" and not log.messages
+                assert name == "project" and "project" not in log.text
             else:
                 assert START in " ".join(box.servers[name].args)
         if kind == "json":
@@ -3145,17 +2871,6 @@ def test_each_entry_of_the_readme_can_be_pasted_whole(
     assert " ".join(json.loads(its_json)["args"]) == f"run {START}"
     for line in others.splitlines():
         assert line.endswith(f" uv run {START}")
-
-
-def test_the_first_commands_of_the_readme_have_been_run() -> None:
-    for line in fenced("sh")[0].splitlines():
-        assert line.removeprefix("uv run workbench.py ") in COMMAND_LINES
-
-
-def without_numbers(printed: str) -> list[str]:
-    """The sorted lines of a report, without what differs from run to run."""
-    lines = re.sub(r"\d[\d,.]*", "0", printed).splitlines()
-    return sorted(" ".join(line.split()) for line in lines)
 
 
 async def test_check_prints_what_the_readme_shows(capsys: Capture) -> None:
@@ -3167,7 +2882,9 @@ async def test_check_prints_what_the_readme_shows(capsys: Capture) -> None:
         servers[name] = local(on={"start": f"sys.exit({said!r})"})
     config = workbench.parse_config({"mcpServers": servers})
     assert await workbench.check(config) == 1 and len(servers) == 3
-    assert without_numbers(capsys.readouterr().out) == without_numbers(shown)
+    printed = capsys.readouterr().out
+    words = [re.sub("[0-9.,]+", "", each).split() for each in (shown, printed)]
+    assert sorted(words[0]) == sorted(words[1])
 
 
 async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -> None:
@@ -3187,6 +2904,8 @@ async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -
 
 
 def test_every_file_option_and_key_of_the_readme_exists(log: Logs) -> None:
+    for line in fenced("sh")[0].splitlines():
+        assert line.removeprefix("uv run workbench.py ") in COMMAND_LINES
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (ROOT / link).is_file(), link
     sections = dict(re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", README))
