@@ -511,6 +511,9 @@ http_headers = { X = "of no use", Y = "y" }
 {"mcp": {"allowed": ["A", "b"], "excluded": ["b"]}, "mcpServers": {
   "a": {"command": "x"}, "b": {"command": "${UNSET}"}, "c": {"command": "${UNSET}"}}}
 > {"a": {"command": "x"}}
+=== VS Code without servers: settings.json
+{"mcp": {"inputs": []}, "amp.mcpServers": {"a": {"command": "x"}}}
+> {"a": {"command": "x"}}
 === Cursor, Windsurf, Cline, Gemini CLI and Copilot CLI: mcp.json
 {"disabledMcpServers": ["f"], "servers": null, "mcpServers": {
   "a": {"command": "npx", "args": ["z"], "env": {"_J": "${env:KEY}"}, "envFile": "x"},
@@ -825,7 +828,12 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.setenv("SHORT", "1234567")
     monkeypatch.setenv("FILE", str(tmp_path))
     args = ["literal-0", "${SHORT}", "${FILE}", "${NO:-default-0}"]
-    env = {"BLANK": " " * 8, "DATA": "/none/chrome-devtools/x", "ME": "chrome-devtools"}
+    env = {
+        "BLANK": " " * 8,
+        "RED": "\x1b[01;31m",
+        "DATA": "/none/chrome-devtools/x",
+        "ME": "chrome-devtools",
+    }
     env["PATH"] = f"/none/site-packages{os.pathsep}${{PATH}}"
     server = {"command": "x", "args": args, "env": env}
     data = configuration(path={"url": "https://example.org/@owner/name"})
@@ -989,14 +997,16 @@ PARTS: list[tuple[Any, str]] = [  # with the tools, their count, and what matche
     ("a__*", "a__echo a__other; 2 of 2 tools of a match.; "),
     (["box__a__echo", "a__ec*"], "a__echo; 1 of 2 tools of a match.; "),
     ('["*__a__*er"]', "a__other; 1 of 2 tools of a match.; "),
-    (["read[1]", "z"], "b__read[1]; 1 of 4 tools of a, b match.; z"),
+    (["read[1]", "z"], "b__read[1]; 1 of 4 tools of a, b, empty match.; z"),
     (["a__ECHO", "x__*"], "; 0 of 2 tools of a match.; a__ECHO, x__*"),
     ("box__b__o__ther", "b__o__ther; 1 of 2 tools of b match.; "),
 ]
 
 
 async def test_a_part_has_the_matching_tools_and_a_note_that_counts_them() -> None:
-    async with connected(a=local(tools=A_TOOLS), b=local(tools=B_TOOLS)) as client:
+    servers = {"a": local(tools=A_TOOLS), "b": local(tools=B_TOOLS)}
+    empty = local(on={"tools_list": "answer(request, {'tools': []})"})
+    async with connected(**servers, empty=empty) as client:
         for part, expected in PARTS:
             answer = await open_box(client, part)
             names, count, unmatched = expected.split("; ")
@@ -3073,19 +3083,25 @@ server = workbench.ServerConfig(sys.executable, ["-c", f"{hang}; time.sleep(9999
 
 async def main():
     shared = workbench.Shared(str, print, os.environ)
-    async with workbench.ServerProcess(server, shared, print, print):
-        while not os.path.exists("pid") or not os.path.getsize("pid"):
-            pass
-        workbench.start_countdown(7)
-        while True:
-            pass
+    transport = workbench.ServerProcess(server, shared, print, print)
+    start = asyncio.create_task(transport.__aenter__())
+    await asyncio.wait([start], timeout=eval(sys.argv[2]))
+    while not os.path.exists("pid") or not os.path.getsize("pid"):
+        pass
+    workbench.start_countdown(7)
+    while True:
+        pass
 
 asyncio.run(main())
 """
 
 
-def test_where_the_event_loop_is_busy_it_ends_by_force(tmp_path: Path) -> None:
-    line = [sys.executable, "-c", BUSY, str(ROOT)]
+# How long it waits for a start: to its end, or not at all.
+@pytest.mark.parametrize("waits", ["None", pytest.param("0", marks=POSIX)])
+def test_where_the_event_loop_is_busy_it_ends_by_force(
+    waits: str, tmp_path: Path
+) -> None:
+    line = [sys.executable, "-c", BUSY, str(ROOT), waits]
     ended = subprocess.run(line, cwd=tmp_path, timeout=PATIENCE, check=False)
     assert ended.returncode == 7
     pid = int((tmp_path / "pid").read_text())
