@@ -947,7 +947,7 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons mus
         local(on={"initialize": NO_KEY, "server_discover": NO_PROBE}),
         "^no key$",
     ),
-    "probed": (local(on={"initialize": NO_KEY}), "^no key"),
+    "probed": (local(on={"initialize": NO_KEY}), "^no key; .* status 1; probed$"),
     "spoilt": (local(on={"tools_list": "answer(request, {'tools': 7})"}), "not valid"),
     "url": ({"url": "http://user:pass/word@h/"}, "not a valid URL"),
 }

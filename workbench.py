@@ -1582,7 +1582,9 @@ class Connection:
                 await self.session.discover()
             except Exception:  # noqa: BLE001
                 # Report why `initialize` failed. Some processes exit at the probe.
+                reasons = [explain(refusal), self._reason]
                 self._reason = ""
+                self.mark_closed("; ".join(filter(None, reasons)))
                 raise refusal from None
             # A server of 2026-07-28 announces nothing unless it is listened to.
             self._may_miss_changes = True
