@@ -475,6 +475,9 @@ http_headers = { X = "of no use", Y = "y" }
 > {"a": {"transport": "local", "command": "npx", "args": ["key"], "env": {"A": "key"}},
    "b": {"url": "https://b", "headers": {"A": "{file:~/.key}"}}}
 > tools mcp.b.headers.A mcp.c
+=== VS Code without servers: settings.json
+{"mcp": {"inputs": []}, "amp.mcpServers": {"a": {"command": "x"}}}
+> {"a": {"command": "x"}}
 === Cursor, Windsurf, Cline, Gemini CLI and Copilot CLI: mcp.json
 {"disabledMcpServers": ["f"], "servers": null, "mcp": {"excluded": ["h"], "allowed":
   ["A", "b", "c", "d", "e", "f", "g", "h"]}, "mcpServers": {
@@ -770,7 +773,12 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.setenv("SHORT", "1234567")
     monkeypatch.setenv("FILE", str(tmp_path))
     args = ["literal-0", "${SHORT}", "${FILE}", "${NO:-default-0}"]
-    env = {"BLANK": " " * 8, "DATA": "/none/chrome-devtools/x", "ME": "chrome-devtools"}
+    env = {
+        "BLANK": " " * 8,
+        "RED": "\x1b[01;31m",
+        "DATA": "/none/chrome-devtools/x",
+        "ME": "chrome-devtools",
+    }
     env["PATH"] = f"/none/site-packages{os.pathsep}${{PATH}}"
     server = {"command": "x", "args": args, "env": env}
     data = configuration(path={"url": "https://example.org/@owner/name"})
@@ -879,7 +887,7 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons mus
     "done": (local(on={"start": "pass"}), "status 0.*`args`"),
     "kill": (local(on={"start": KILL}), f"status {KILLED}; one.* two"),
     "early": (local(on=NO_KEY | NO_PROBE), "^no key$"),
-    "probed": (local(on=NO_KEY), "^no key"),
+    "probed": (local(on=NO_KEY), "^no key; .* status 1; probed$"),
     "spoilt": (local(on={"tools_list": "answer(request, {'tools': 7})"}), "not valid"),
     "url": ({"url": "http://user:pass/word@h/"}, "not a valid URL"),
 }
@@ -923,14 +931,16 @@ PARTS: list[tuple[Any, str]] = [  # with the tools, their count, and what matche
     ("a__*", "a__echo a__other; 2 of 2 tools of a match.; "),
     (["box__a__echo", "a__ec*"], "a__echo; 1 of 2 tools of a match.; "),
     ('["*__a__*er"]', "a__other; 1 of 2 tools of a match.; "),
-    (["read[1]", "z"], "b__read[1]; 1 of 4 tools of a, b match.; z"),
+    (["read[1]", "z"], "b__read[1]; 1 of 4 tools of a, b, empty match.; z"),
     (["a__ECHO", "x__*"], "; 0 of 2 tools of a match.; a__ECHO, x__*"),
     ("box__b__o__ther", "b__o__ther; 1 of 2 tools of b match.; "),
 ]
 
 
 async def test_a_part_has_the_matching_tools_and_a_note_that_counts_them() -> None:
-    async with connected(a=local(tools=A_TOOLS), b=local(tools=B_TOOLS)) as client:
+    servers = {"a": local(tools=A_TOOLS), "b": local(tools=B_TOOLS)}
+    empty = local(on={"tools_list": "answer(request, {'tools': []})"})
+    async with connected(**servers, empty=empty) as client:
         for part, expected in PARTS:
             answer = await open_box(client, part)
             names, count, unmatched = expected.split("; ")
@@ -2806,18 +2816,31 @@ async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> Non
     assert dict(zip(ENDINGS, failures, strict=True)) == dict.fromkeys(ENDINGS)
 
 
-async def test_a_busy_event_loop_is_ended_by_force(monkeypatch: Monkey) -> None:
+@pytest.mark.parametrize("status, wait", [(7, None), pytest.param(8, 0, marks=POSIX)])
+async def test_a_busy_event_loop_is_ended_by_force(
+    status: int, wait: float | None, notes: Path, monkeypatch: Monkey
+) -> None:
+    """With its servers, one that has just been started among them."""
     statuses: list[int] = []
     monkeypatch.setattr(workbench, "EXIT_TIMEOUT", 0.1)
     monkeypatch.setattr(os, "_exit", statuses.append)
-    async with connected(a=local()) as client:
-        pid = await pid_of(client, "a")
-        workbench.start_countdown(7)
-        end = time.monotonic() + PATIENCE
-        while not statuses and time.monotonic() < end:
-            pass
-        await until(lambda: not is_alive(pid))
-    assert statuses == [7]
+    config = workbench.parse_config(configuration(s=local(notes=notes)))
+    server = config.toolboxes["box"].servers["s"]
+    shared = workbench.Shared(str, print, os.environ)
+    transport = workbench.ServerProcess(server, shared, print, print)
+    starting = asyncio.ensure_future(transport.__aenter__())
+    await asyncio.wait([starting], timeout=wait)
+    end = time.monotonic() + PATIENCE
+    while not noted_pids(notes) and time.monotonic() < end:
+        pass
+    workbench.start_countdown(status)
+    while not statuses and time.monotonic() < end:
+        pass
+    await starting
+    [pid] = noted_pids(notes)
+    await until(lambda: not is_alive(pid))
+    await transport.__aexit__()
+    assert statuses == [status]
 
 
 CTRL_C = """

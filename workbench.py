@@ -66,7 +66,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import sleep  # `time` is a tool of the built-in toolbox
-from typing import IO, Annotated, Any, ClassVar, NamedTuple, cast, get_args
+from typing import IO, Annotated, Any, NamedTuple, cast, get_args
 
 # The SDK is written on anyio, whose cancel scopes and task groups serve here as well.
 # asyncio does what anyio lacks: processes that report their exit, and tasks and timers
@@ -236,11 +236,12 @@ class WorkbenchConfig:
         forms = set()
         # The lines of a secret are secrets, because stderr is shown line by line.
         for text in map(str.strip, {*secrets, *"\n".join(secrets).splitlines()}):
+            plain = _CONTROLS.sub(" ", text).strip()
             # A short text may occur by chance, and a path that exists is no secret.
-            if len(text) >= 8 and not os.path.exists(text):
+            if len(plain) >= 8 and not os.path.exists(text):
                 # Python's `json` has two forms of a text with other letters than ASCII.
-                shown = json.dumps(text, ensure_ascii=False)[1:-1]
-                forms |= {_CONTROLS.sub(" ", text), shown, json.dumps(text)[1:-1]}
+                shown = _CONTROLS.sub(" ", json.dumps(text, ensure_ascii=False)[1:-1])
+                forms |= {plain, shown, json.dumps(text)[1:-1]}
         # A secret may contain another one, and is replaced first.
         self._secrets = sorted(forms, key=len, reverse=True)
         # A workbench may run for weeks, and only its newest tokens are valid.
@@ -488,8 +489,9 @@ class _ConfigReader:
         tables = without_null({key: data.get(key) for key in _TABLE_KEYS})
         # `mcp` is opencode's table. In VS Code, its `servers` is the table. In Gemini
         # CLI, it has lists of names from `mcpServers`.
+        other = {"servers", "inputs", "allowed", "excluded", "serverCommand"}
         mcp = self.expect("mcp", tables.get("mcp", {}), dict)
-        if mcp.keys() & {"servers", "allowed", "excluded", "serverCommand"}:
+        if mcp.keys() & other:
             del tables["mcp"]
         if "servers" in mcp:
             tables["mcp.servers"] = mcp["servers"]
@@ -905,8 +907,9 @@ def compose_note(answer: JSON, servers: Servers, patterns: list[str]) -> str:
         sentences.append(f"{len(answer['tools'])} of {total} tools of {names} match.")
         unmatched = []
         for pattern in patterns:
-            # The tools of a server that is not up are not known, so any may fit.
-            if not any(s.fits(pattern, t) for s in servers for t in s.tools or [None]):
+            is_found = any(s.fits(pattern, tool) for s in up for tool in s.tools)
+            # The tools of a server that is still starting are not known yet.
+            if not is_found and not any(s.fits(pattern) for s in starting):
                 unmatched.append(pattern)
         if unmatched:
             names = shorten(", ".join(unmatched), 1_000)
@@ -1579,7 +1582,9 @@ class Connection:
                 await self.session.discover()
             except Exception:  # noqa: BLE001
                 # Report why `initialize` failed. Some processes exit at the probe.
+                reasons = [explain(refusal), self._reason]
                 self._reason = ""
+                self.mark_closed("; ".join(filter(None, reasons)))
                 raise refusal from None
             # A server of 2026-07-28 announces nothing unless it is listened to.
             self._may_miss_changes = True
@@ -1811,8 +1816,6 @@ class ServerProcess(Transport):
     two wait for the exit first, up to `EXIT_GRACE`.
     """
 
-    running: ClassVar[set[ServerProcess]] = set()  # to be killed if the end takes long
-
     async def __aenter__(self) -> Streams:
         """Start the process, to speak to it over stdin and stdout."""
         config = self.config
@@ -1834,7 +1837,6 @@ class ServerProcess(Transport):
                 raise ToolError(_explain_start(config.command, cwd, error)) from None
         if sys.platform == "win32":
             self._job = create_job(self._process)
-        self.running.add(self)
         # The process may have exited already. Then the callback follows at once.
         self._pipes.exited.add_done_callback(self._report_exit)
         self._ends = [self._pipes.exited, asyncio.create_task(self._read_stderr())]
@@ -1904,7 +1906,6 @@ class ServerProcess(Transport):
                     while self.kill_group(0):
                         await anyio.sleep(0.02)
             await asyncio.wait(self._ends, timeout=OUTPUT_TIMEOUT)
-        self.running.discard(self)
         self._process.close()
 
     def kill_group(self, number: int) -> bool:
@@ -2828,11 +2829,19 @@ def _end_by_force(status: int) -> None:
     """After `EXIT_TIMEOUT` seconds, kill the group of every server, and exit.
 
     This function runs in a thread, because the event loop may be busy with large
-    answers.
+    answers. On Windows, the end of this process ends the jobs.
+
+    The processes are found by their `Popen` objects. A list of ours would lack one that
+    has just been started: asyncio hands over a process after several turns of the event
+    loop, in which it connects the pipes.
     """
     sleep(EXIT_TIMEOUT)
-    for server in list(ServerProcess.running):
-        server.kill_group(9)
+    if sys.platform != "win32":
+        for process in gc.get_objects():
+            if type(process) is subprocess.Popen:
+                # A `Popen` has no `pid` before its process is there.
+                with suppress(OSError, TypeError, AttributeError):
+                    os.killpg(process.pid, signal.SIGKILL)
     os._exit(status)
 
 
