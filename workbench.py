@@ -381,7 +381,7 @@ class _ConfigReader:
     def read_server(self, path: str, entry: JSON) -> ServerConfig:
         """One server. The keys of its fields are removed from the entry."""
         values = self.read_fields(path, entry)
-        starts = [name for name in ("command", "url") if values.get(name)]
+        starts = list(filter(values.get, ("command", "url")))
         if len(starts) != 1:
             found = " and ".join(starts) or f"neither; unknown keys: {[*entry]}"
             self.report(path, f"expected either 'command' or 'url', found {found}")
