@@ -1030,7 +1030,8 @@ async def test_an_answer_loses_descriptions_before_arguments() -> None:
             assert len(answer["tools"]) == number and size(answer) <= 20_000
 
 
-async def test_long_texts_leave_room_for_the_tools() -> None:
+async def test_long_texts_leave_room_for_the_tools(monkeypatch: Monkey) -> None:
+    monkeypatch.setattr(workbench, "OPEN_TIMEOUT", PATIENCE)
     servers = {f"x{n}": MISSING for n in range(50)}
     servers["y"] = local(on={"start": "sys.exit('a line\\n' * 500 + 'ValueError: no')"})
     config = configuration(a=long(manual="""'"' * 9_000"""), b=long(), **servers)
@@ -2816,7 +2817,8 @@ async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> Non
     assert dict(zip(ENDINGS, failures, strict=True)) == dict.fromkeys(ENDINGS)
 
 
-@pytest.mark.parametrize("status, wait", [(7, None), pytest.param(8, 0, marks=POSIX)])
+@POSIX  # on Windows, the end of the process ends its servers
+@pytest.mark.parametrize("status, wait", [(7, None), (8, 0)])
 async def test_a_busy_event_loop_is_ended_by_force(
     status: int, wait: float | None, notes: Path, monkeypatch: Monkey
 ) -> None:
@@ -2845,9 +2847,10 @@ async def test_a_busy_event_loop_is_ended_by_force(
 
 CTRL_C = """
 import os, pathlib, signal, sys
+sys.path.insert(0, sys.argv[1])
 import test_workbench as tests
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-folder = pathlib.Path(sys.argv[1])
+folder = pathlib.Path(sys.argv[2])
 with tests.Wire(folder, stubborn={"start": tests.STUBBORN}) as wire:
     wire.initialize().use("stubborn")
     os.kill(0, signal.CTRL_C_EVENT)  # to all in this console
@@ -2858,9 +2861,9 @@ with tests.Wire(folder, stubborn={"start": tests.STUBBORN}) as wire:
 @ON_WINDOWS
 def test_ctrl_c_ends_it_and_it_ends_its_servers(tmp_path: Path, notes: Path) -> None:
     """They have not had it themselves: they were asked to end, then killed."""
-    line = [*PYTHON, "-c", CTRL_C, str(tmp_path)]
+    line = [*PYTHON, "-c", CTRL_C, str(ROOT), str(tmp_path)]
     flags = getattr(subprocess, "CREATE_NEW_CONSOLE", 0)
-    ended = subprocess.run(line, cwd=ROOT, creationflags=flags, check=False)
+    ended = subprocess.run(line, creationflags=flags, check=False)
     assert ended.returncode == 0
     assert "ended" in notes.read_text() and "signalled" not in notes.read_text()
 
