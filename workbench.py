@@ -1273,7 +1273,10 @@ LINE_LIMIT = 32 << 20
 
 @dataclass
 class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
-    """Both directions of a connection, in the form that the SDK's sessions want."""
+    """Both directions of a connection, in the form that the SDK's sessions want.
+
+    The base is anyio's smallest class with `receive`, `send` and `aclose`.
+    """
 
     messages: Messages
     transmit: Callable[[SessionMessage], Awaitable[None]]
@@ -2072,6 +2075,7 @@ class RemoteServer(Transport):
                 await self._listen_sse()
                 return
             await self._is_ready.wait()
+            # Without a session, the server has no messages for this client alone.
             while SESSION_ID in self._http.headers:
                 with suppress(ToolError):
                     await self._follow(_Exchange("GET"))
@@ -2593,6 +2597,8 @@ async def stdio_streams() -> AsyncIterator[Streams]:
     """
     loop = asyncio.get_running_loop()
     received: asyncio.Queue[bytes] = asyncio.Queue()
+    writer = ThreadPoolExecutor(1)
+    scope = anyio.CancelScope()
 
     def receive(line: bytes) -> None:
         if not line:  # the end
@@ -2617,7 +2623,7 @@ async def stdio_streams() -> AsyncIterator[Streams]:
 
     _thread.start_new_thread(_read_stdin, (receive,))
     # The end of this block waits until `writer` has written everything.
-    with ThreadPoolExecutor(1) as writer, anyio.CancelScope() as scope:
+    with writer, scope:
         yield Streams(messages(), send)
 
 
@@ -2780,6 +2786,7 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
         return 1
     given = {"toolbox_name": name.split("__")[0], "tool_name": name}
     given["arguments"] = " ".join(words)
+    # In the newer era, servers could not log.
     async with Client(create_server(config), mode="legacy") as client:
         result = await client.call_tool("use_tool", given)
     output = result.model_dump_json(indent=2, by_alias=True, exclude_unset=True)
