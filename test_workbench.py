@@ -2017,7 +2017,7 @@ async def test_ended_streams_get_rarer(remote: Remote, monkeypatch: Monkey) -> N
             assert text(await use(client, "a", "ok")) == "ok"
             await until(lambda: max(pauses, default=0) > 0.3)
         first = min(pause for pause in pauses if pause > 0.01)
-        assert (first == 0.05) == (retry == 50), pauses
+        assert first == 0.05 if retry else first <= 0.02, pauses
 
 
 async def test_a_stream_waits_for_its_session(remote: Remote) -> None:
@@ -2824,6 +2824,7 @@ async def test_a_busy_event_loop_is_ended_by_force(
 ) -> None:
     """With its servers, one that has just been started among them."""
     statuses: list[int] = []
+    workbench.start_countdown.cache_clear()
     monkeypatch.setattr(workbench, "EXIT_TIMEOUT", 0.1)
     monkeypatch.setattr(os, "_exit", statuses.append)
     config = workbench.parse_config(configuration(s=local(notes=notes)))

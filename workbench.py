@@ -1180,7 +1180,7 @@ async def use_tool(
     try:
         server = workbench.find_server(toolbox_name, tool_name)
         tool = server.tools.get(tool_name.removeprefix(server.prefix))
-        # Models forget `arguments`, and the server would get none.
+        # Models put arguments beside `arguments`, and the server would get none.
         if tool and not arguments:
             known = tool.input_schema.get("properties") or {}
             misplaced = ", ".join(sorted(more.keys() & known))
@@ -2385,7 +2385,7 @@ async def _drop_body(response: Any) -> None:
 
 
 class _ProxyTransport(httpx2.AsyncBaseTransport):
-    """Makes each request through the proxy that its URL needs; see `find_proxy`."""
+    """A transport that uses, for each request, the proxy of `find_proxy` for its URL."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         # Nobody closes this transport, so it must keep no connection.
@@ -2951,7 +2951,7 @@ def set_up_process() -> None:
         os.set_blocking(1, True)
     # With PYTHONUNBUFFERED, Python's own `sys.stdout` has no buffer. A write may then
     # write a part, and the rest of an answer would be lost. The buffer is flushed after
-    # each line, because `os._exit` does not flush it.
+    # each line, because `os._exit` does not flush buffers.
     sys.stdout = os.fdopen(1, "w", 1, "utf-8", "replace", closefd=False)
     cast(Any, sys.stderr).reconfigure(encoding="utf-8", errors="replace")
     # The threads of stdin and stdout need the interpreter's lock. Beside a server that
