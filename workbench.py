@@ -289,10 +289,6 @@ _SPELLINGS = {
 _KINDS = {name: type(default) for name, default in vars(ServerConfig()).items()}
 _FIELDS = {key: name for name, keys in _SPELLINGS.items() for key in keys}
 _FILTER_KEYS = _SPELLINGS["tool_filters"] + _SPELLINGS["excluded_tools"]
-_TABLE_KEYS = ["mcpServers", "servers", "context_servers", "mcp_servers"]
-_TABLE_KEYS += ["mcp", "mcp.servers", "amp.mcpServers"]
-# Rules of opencode and Amp for single tools, beside their tables of servers.
-_POLICY_KEYS = {"tools", "permission", "amp.tools.disable", "amp.mcpPermissions"}
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
 _TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
 # `${VAR`, `${env:VAR`, or `{env:VAR` of opencode, without what follows the name.
@@ -302,12 +298,6 @@ _DEFAULT = r"(?: :- (?P<default> [^}]* ) )? \}"
 _FOREIGN = r"(?: \$\{ | \{env: | \{file: ) [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b"
 _UNCLOSED = r"\$\{"
 _REFERENCE = rf"{_VARIABLE} {_DEFAULT} | (?P<foreign> {_FOREIGN} ) | {_UNCLOSED}"
-# Other programs and pages quote these four lines, so their words are fixed.
-_UNKNOWN_MODE = """\
-Configuration field 'toolMode' set to {!r} is no longer supported.
-Dynamic mode was removed in version 0.10.0.
-Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is now implicit).
-For migration guidance, see: "Upgrading" in README.md"""
 
 
 @dataclass
@@ -559,18 +549,6 @@ def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchCo
     return WorkbenchConfig(toolboxes, withheld, source, frozenset(reader.secrets))
 
 
-def _name_variables(entry: JSON) -> JSON:
-    """Write `${NAME}` where an entry of Codex has the name of a variable."""
-    headers = entry.get("env_http_headers")
-    if isinstance(headers, dict):
-        references = {header: f"${{{name}}}" for header, name in headers.items()}
-        entry["env_http_headers"] = references
-    name = entry.get("bearer_token_env_var")
-    if name:
-        entry["bearer_token_env_var"] = {"Authorization": f"Bearer ${{{name}}}"}
-    return entry
-
-
 def find_config(argument: Path | str | None) -> WorkbenchConfig:
     """The configuration to serve: a file's, or the demo. Raises `ConfigError`."""
     given = argument or os.environ.get("WORKBENCH_CONFIG")
@@ -596,30 +574,6 @@ def find_config(argument: Path | str | None) -> WorkbenchConfig:
         told = f"expected {language} saved as UTF-8: {error}"
         raise ConfigError(f"{path}: {told}") from None
     return parse_config(data, path, text)
-
-
-# Editors write JSON with comments and trailing commas. Strings are matched first,
-# because neither means anything inside a string. The quantifiers with `+` at the end do
-# not try shorter matches: with others, a text that ends within a string takes minutes.
-_COMMENT = r"//[^\n]*+ | /\*.*?(?:\*/|\Z)"
-_EXTENSION = rf"""(?xs)
-    (?P<string> "(?:[^"\\]++|\\.)*+"? )
-    | {_COMMENT}
-    | , (?= (?: \s | {_COMMENT} )*+ [\]}}] )  # a trailing comma
-"""
-
-
-def _decode_json(text: str) -> Any:
-    """Decode JSON that may have comments and trailing commas."""
-
-    def blank(match: re.Match[str]) -> str:
-        # Spaces in place of the rest keep lines and columns in errors right.
-        return match["string"] or re.sub(".", " ", match[0])
-
-    data = json.loads(re.sub(_EXTENSION, blank, text))
-    # Halves of surrogate pairs, which cannot be sent, are an error here.
-    json.dumps(data, ensure_ascii=False).encode()
-    return data
 
 
 # === Workbench ========================================================================
@@ -950,92 +904,6 @@ def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
     if hints.destructive_hint is False:
         entry.setdefault("annotations", {})["destructiveHint"] = False
     return entry
-
-
-def summarize_tool(tool: JSON) -> None:
-    """Reduce a tool to a line of description and the names of its arguments."""
-    whole = tool["description"].strip()
-    line = whole.partition("\n")[0][:79]
-    tool["description"] = shorten(whole, len(line))
-    tool["arguments"] = "…"
-    # The arguments of a schema of an unusual form are not shown.
-    with suppress(AttributeError, TypeError):
-        tool["arguments"] = list_arguments(tool["inputSchema"])
-    for key in ("inputSchema", "source_server", "toolbox_name", "annotations"):
-        tool.pop(key, None)
-
-
-def list_arguments(schema: JSON) -> str:
-    """The arguments of a tool as a text, such as `path, mode: a|b, limit?`."""
-    arguments = []
-    # Servers in Go write null for what is empty.
-    required = schema.get("required") or []
-    for name, argument in (schema.get("properties") or {}).items():
-        text = name if name in required else f"{name}?"
-        # An optional enumeration is part of a union, and a list has one in its items.
-        parts = [argument, argument.get("items", {}), *argument.get("anyOf", [])]
-        values: list[Any] = []
-        for part in parts:
-            values += part.get("enum", [])
-        shown = [compact(value).strip('"') for value in values[:5]]
-        if len(values) > 5:
-            shown.append("…")
-        if shown:
-            text += f": {'|'.join(shown)}"
-        arguments.append(text)
-    return ", ".join(arguments)
-
-
-# The steps in which the tools of an answer are shortened, down to their names.
-_SHORTENINGS: list[Callable[[JSON], object]] = [
-    summarize_tool,
-    lambda tool: tool.pop("description"),
-    lambda tool: tool.pop("arguments"),
-]
-_LISTED = (
-    "Without schemas: {} (`?`: optional argument). Call such a tool if its arguments "
-    "are clear, or get its schema by its name in `tools` of open_toolbox, such as {}."
-)
-
-
-def fit(answer: JSON, limit: int) -> None:
-    """Bring an answer of `open_toolbox` down to `limit` characters, if possible.
-
-    The first step is applied to the tools of the largest server, then to those of the
-    next largest, and so on, until the answer fits. The other steps follow in the same
-    way. A tool that is alone stays whole.
-    """
-    cut_texts(answer["servers_failed"], answer["instructions"], limit // 3)
-    by_server: dict[str, list[JSON]] = defaultdict(list)
-    for tool in answer["tools"]:
-        by_server[tool["source_server"]].append(tool)
-    sizes = {name: len(compact(tools)) for name, tools in by_server.items()}
-    largest_first = sorted(sizes, key=lambda name: sizes[name], reverse=True)
-    note = answer["note"]
-    listed = set()
-    for shorten_tool in _SHORTENINGS:
-        for name in largest_first:
-            if len(compact(answer)) <= limit or len(answer["tools"]) == 1:
-                return
-            for tool in by_server[name]:
-                shorten_tool(tool)
-            listed.add(name)
-            told = _LISTED.format(
-                ", ".join(sorted(listed)), by_server[name][-1]["name"]
-            )
-            answer["note"] = f"{note} {told}".strip()
-
-
-def cut_texts(failures: JSON, manuals: JSON, room: int) -> None:
-    """Cut reasons of failures and servers' instructions to equal shares of `room`."""
-    share = min(TEXT_LIMIT, room // max(len(failures) + len(manuals), 1))
-    for name, text in failures.items():
-        if len(text) > share:
-            # The reason comes first, and the error of a traceback last.
-            half = share // 2
-            failures[name] = f"{text[:half]}…{text[-half:]}"
-    for name, text in manuals.items():
-        manuals[name] = shorten(text, share)
 
 
 def shorten(text: str, limit: int) -> str:
@@ -1765,20 +1633,8 @@ class Connection:
         return result
 
 
-# === Transports =======================================================================
-# A connection's messages travel over the pipes of a process, or over HTTP to a remote
-# server. The last part of this section is for Windows alone.
-
-SESSION_ID = "mcp-session-id"
-_VERSION_HEADER = "mcp-protocol-version"
-HEADERS = {"accept": "application/json, text/event-stream"}
-HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
-
-# The loopback names of this machine, with or without a port.
-LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
-# The longest pause, in seconds, before an event stream is asked for again.
-RETRY_LIMIT = 60.0
-Answer = types.JSONRPCResponse | types.JSONRPCError
+# === Processes ========================================================================
+# A connection's messages travel over the pipes of a process.
 
 
 class _Pipes(asyncio.subprocess.SubprocessStreamProtocol):
@@ -1930,40 +1786,309 @@ def _explain_start(command: str, cwd: str, error: OSError) -> str:
     return f"cannot start '{command}': {why}"
 
 
-def restore_environment() -> None:
-    """Take back what `uv run` or `uvx` has added to the environment of this process.
+# === Serving ==========================================================================
+# The client's stdin and stdout, the end of the process, the log, and the command line.
 
-    uv puts the `bin` or `Scripts` folders of its environments first in PATH, up to
-    three with the option `--with`, and sets UV. `uv run` also sets VIRTUAL_ENV and
-    UV_RUN_RECURSION_DEPTH. With all this, the command `python` of a server would start
-    the Python of the workbench, which lacks the packages of the server.
+_REFUSAL_TIMEOUT = 5.0  # for a client to read why it is not served
+Work = Awaitable[int | None]
+_PROBE = "server/discover"  # the first message of clients that know the newer era
+# The options that go together, but for --verbose, which goes with all.
+_MODES = [{"config", "read_only", "check"}, {"config", "read_only", "call"}]
+_MODES += [{"toolbox", "http"}, {"login"}]
+
+
+@asynccontextmanager
+async def stdio_streams() -> AsyncIterator[Streams]:
+    """The client's messages on stdin, and the way to its stdout.
+
+    The end of either ends the messages, and a moment later cancels the block. A stdout
+    that is closed is noticed at the next write.
+
+    Two threads read and write. The reader notices the end of stdin even while the event
+    loop is busy. The writer alone waits for a client that does not read stdout: if
+    `send` waited, so would everything that sends, even the shutdown. The SDK's own
+    stdio streams cannot be left before the end of stdin.
     """
-    # Without UV, a person has activated our environment, and nothing was added.
-    if os.environ.pop("UV", None) is None:
-        return
-    os.environ.pop("UV_RUN_RECURSION_DEPTH", None)
-    folders = os.environ.get("PATH", "").split(os.pathsep)
-    while folders and _is_ours(folders[0]):
-        del folders[0]
-    os.environ["PATH"] = os.pathsep.join(folders)
-    if os.environ.get("VIRTUAL_ENV") == sys.prefix:
-        del os.environ["VIRTUAL_ENV"]
-        # uv has replaced the value of an environment that a person has activated, but
-        # not its folder in PATH.
-        if folders and _is_environment(folders[0]):
-            os.environ["VIRTUAL_ENV"] = os.path.dirname(folders[0])
+    loop = asyncio.get_running_loop()
+    received: asyncio.Queue[bytes] = asyncio.Queue()
+    writer = ThreadPoolExecutor(1)
+    scope = anyio.CancelScope()
+
+    def receive(line: bytes) -> None:
+        if not line:  # the end
+            start_countdown(0)
+        loop.call_soon_threadsafe(received.put_nowait, line)
+
+    async def send(item: SessionMessage) -> None:
+        writer.submit(_write_stdout, dump_message(item.message) + b"\n", receive)
+
+    async def messages() -> Messages:
+        while line := await received.get():
+            message = read_message(line)
+            if isinstance(message, types.JSONRPCRequest) and message.method == _PROBE:
+                # The SDK would begin the newer era, and refuse `initialize` in it.
+                await send(refuse(message, types.METHOD_NOT_FOUND, "No such method"))
+            elif message:
+                yield SessionMessage(message)
+        # At the end of stdin, the SDK cancels the calls in flight. If a remote server
+        # does not answer, the SDK tries for seconds to tell it of that. Without this
+        # timer, no other server would be stopped meanwhile.
+        loop.call_later(0.05, scope.cancel)
+
+    _thread.start_new_thread(_read_stdin, (receive,))
+    # The end of this block waits until `writer` has written everything.
+    with writer, scope:
+        yield Streams(messages(), send)
 
 
-def _is_environment(folder: str) -> bool:
-    """Whether this folder, of PATH, has the programs of a Python environment."""
-    return os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg"))
+def _read_stdin(receive: Callable[[bytes], None]) -> None:
+    """Hand on each line of stdin, and an empty one at its end."""
+    with suppress(OSError):
+        for line in sys.stdin.buffer:
+            receive(line)
+    receive(b"")
 
 
-def _is_ours(folder: str) -> bool:
-    """Whether the running Python uses packages of the environment of this folder."""
-    environment = os.path.join(os.path.dirname(folder), "")
-    is_used = any(path.startswith(environment) for path in sys.path)
-    return is_used and _is_environment(folder)
+def _write_stdout(line: bytes, receive: Callable[[bytes], None]) -> None:
+    """Write a line. A stdout that is closed counts as the end of stdin."""
+    try:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+    except OSError:
+        receive(b"")
+
+
+def refuse(request: types.JSONRPCRequest, code: int, why: str) -> SessionMessage:
+    """The error that answers this request."""
+    error = types.ErrorData(code=code, message=why)
+    return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=request.id, error=error))
+
+
+async def serve_stdio(server: Server[Any]) -> None:
+    """Serve over stdin and stdout, and return when one of them is closed."""
+    async with stdio_streams() as streams:
+        await server.run(streams, streams, server.create_initialization_options())
+
+
+async def refuse_client(why: str) -> int:
+    """Answer every request with this text, until the end of stdin. Returns status 1.
+
+    Clients show the answer to `initialize`. If the process ended at once instead, they
+    would show "connection closed". A client may keep a server that it cannot use, so
+    the time is limited.
+    """
+    # Nothing has to be closed, not even a stdout that nobody reads.
+    asyncio.get_running_loop().call_later(_REFUSAL_TIMEOUT, os._exit, 1)
+    async with stdio_streams() as streams:
+        async for item in streams:
+            if isinstance(item.message, types.JSONRPCRequest):
+                await streams.send(refuse(item.message, types.INVALID_PARAMS, why))
+    return 1
+
+
+# How the process ends: a signal cancels the work, or a closed stdin or stdout ends it.
+# Both stop all servers, while a thread counts down. Then the process exits.
+
+
+# Only the first call counts, and the cache answers the others.
+@functools.cache
+def start_countdown(status: int) -> None:
+    """Have the process end in `EXIT_TIMEOUT` seconds, if it has not ended until then.
+
+    A signal handler calls this function. So it uses `_thread`: `threading` takes locks,
+    which the code that the signal interrupts may hold.
+    """
+    _thread.start_new_thread(_end_by_force, (status,))
+
+
+def _end_by_force(status: int) -> None:
+    """After `EXIT_TIMEOUT` seconds, kill the group of every server, and exit.
+
+    This function runs in a thread, because the event loop may be busy with large
+    answers. On Windows, the end of this process ends the jobs.
+
+    The processes are found by their `Popen` objects. A list of ours would lack one that
+    has just been started: asyncio hands over a process after several turns of the event
+    loop, in which it connects the pipes.
+    """
+    sleep(EXIT_TIMEOUT)
+    if sys.platform != "win32":
+        for process in gc.get_objects():
+            if type(process) is subprocess.Popen:
+                # A `Popen` has no `pid` before its process is there.
+                with suppress(OSError, TypeError, AttributeError):
+                    os.killpg(process.pid, signal.SIGKILL)
+    os._exit(status)
+
+
+async def run_until_end(work: Work, status: int) -> None:
+    """Do the work, or stop it at a signal. Then end the process.
+
+    The exit status is the result of the work, 1 after an error, or `status` if the work
+    was stopped. Over HTTP, uvicorn takes SIGINT and SIGTERM instead.
+
+    The process ends with `os._exit`, because Python would wait for threads, such as one
+    that looks up a name, and could not close stdin, which a thread reads.
+    """
+    loop = asyncio.get_running_loop()
+    scope = anyio.CancelScope()
+
+    def stop(*_: object) -> None:
+        start_countdown(status)
+        loop.call_soon_threadsafe(scope.cancel)
+
+    # The handlers stay until the end, because a second signal must not stop the
+    # cleanup. A closed terminal sends SIGHUP, unless `nohup` has it ignored.
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, stop)
+    try:
+        with scope:
+            status = await work or 0
+    except Exception as error:
+        # An error that left this function would end the process without `os._exit`.
+        status = 1
+        # A reader such as `head` has closed stdout, and wants no more.
+        if not isinstance(find_cause(error), BrokenPipeError):
+            log.error("%s", explain(error), exc_info=log.isEnabledFor(logging.DEBUG))
+    # Not `logging.shutdown`, which would wait for a thread that writes to stderr.
+    logging.root.handlers[0].flush()
+    os._exit(status)
+
+
+class _MaskedLog(logging.handlers.QueueHandler):
+    """Hands masked lines to the thread of a `QueueListener`, which writes them.
+
+    If the client does not read stderr, a write may block for ever, and would block the
+    event loop with it. When too many lines are waiting, new ones are dropped.
+    """
+
+    mask: Mask = str  # replaced by that of the configuration
+    queue: queue.Queue[logging.LogRecord]
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self.mask(super().format(record))
+
+    def flush(self) -> None:
+        """Wait a moment for the lines that were logged last."""
+        written = self.queue.all_tasks_done
+        with written:
+            written.wait_for(lambda: not self.queue.unfinished_tasks, OUTPUT_TIMEOUT)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line, or end the program with what is wrong in it."""
+    parser = argparse.ArgumentParser(add_help=False)
+    # The help is the docstring of this file, as it is.
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    # `Path` turns an empty CONFIG into the current folder, which cannot be read.
+    add("config", nargs="?", type=Path, metavar="CONFIG")
+    add("--check", action="store_true")
+    add("--call", nargs="+", metavar=("NAME", "JSON"))
+    add("--login", metavar="URL")
+    add("--toolbox", action="store_true")
+    add("--http", metavar="[HOST:]PORT", type=host_and_port)
+    add("--read-only", action="store_true")
+    add("--verbose", action="store_true")
+    add("--version", action="version", version=f"mcp-workbench {__version__}")
+    add("--help", "-h", action="version", version=__doc__)
+    options = parser.parse_args()
+    given = {name for name, value in vars(options).items() if value} - {"verbose"}
+    if not any(map(given.issubset, _MODES)):
+        parser.error(f"these do not go together: {', '.join(sorted(given))}")
+    if options.http and not options.toolbox:
+        parser.error("--http needs --toolbox")
+    return options
+
+
+def set_up_process() -> None:
+    """Set what holds for the whole process: its streams, threads and garbage."""
+    if sys.platform != "win32":
+        # A client may hand over pipes that do not block. A stdin without input would
+        # count as ended, and what does not fit into stdout would be lost.
+        os.set_blocking(0, True)
+        os.set_blocking(1, True)
+    # With PYTHONUNBUFFERED, Python's own `sys.stdout` has no buffer. A write may then
+    # write a part, and the rest of an answer would be lost. The buffer is flushed after
+    # each line, because `os._exit` does not flush buffers.
+    sys.stdout = os.fdopen(1, "w", 1, "utf-8", "replace", closefd=False)
+    cast(Any, sys.stderr).reconfigure(encoding="utf-8", errors="replace")
+    # The threads of stdin and stdout need the interpreter's lock. Beside a server that
+    # writes without end, the event loop would not let go of the lock for long enough.
+    sys.setswitchinterval(0.0001)  # seconds
+    # Parsing a large message makes many objects, and no garbage. Python 3.11 would
+    # search them so often that parsing takes seconds, while no other thread can run.
+    gc.set_threshold(20_000)
+
+
+def choose_work(options: argparse.Namespace, handler: _MaskedLog) -> Work:
+    """What the command line asks for. Raises `ConfigError`."""
+    if options.http:
+        return serve_http(*options.http)
+    if options.toolbox:
+        return serve_stdio(create_toolbox_server())
+    if options.login:
+        return log_in(options.login)
+    config = find_config(options.config)
+    config.read_only = options.read_only
+    handler.mask = config.mask
+    if options.check:
+        return check(config)
+    if options.call:
+        return call_once(config, *options.call)
+    names = ", ".join(config.toolboxes) or "no toolbox"
+    log.info("Serving %s: %s", names, config.source)
+    return serve_stdio(create_server(config))
+
+
+def main() -> None:
+    """Do what the command line asks for, and end the process."""
+    set_up_process()
+    options = parse_arguments()
+    # The servers inherit the environment, and a file may name its variables.
+    restore_environment()
+    is_serving = not any((options.check, options.call, options.login))
+    handler = _MaskedLog(queue.Queue(maxsize=1000))
+    logging.raiseExceptions = False  # a full queue is no error
+    form = "%(asctime)s %(levelname)s %(message)s"
+    # Other loggers are silent, because the SDK logs messages of servers that it has
+    # shortened. A secret that was cut is not found, and so not masked.
+    logging.basicConfig(format=form, handlers=[handler], level=logging.CRITICAL + 1)
+    log.setLevel(logging.INFO if is_serving else logging.WARNING)
+    if options.verbose:
+        log.setLevel(logging.DEBUG)
+        # The event loop logs the tracebacks of its callbacks.
+        logging.getLogger("asyncio").setLevel(logging.ERROR)
+    try:
+        work = choose_work(options, handler)
+    except ConfigError as error:
+        if os.isatty(0) or not is_serving:
+            sys.exit(str(error))
+        log.error("%s", error)
+        work = refuse_client(str(error))
+    if is_serving and os.isatty(0):
+        log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
+    # Lines of the log have waited until now, so that a person who is told of a file's
+    # problems gets no lines around them.
+    logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
+    asyncio.run(run_until_end(work, status=int(not is_serving)))
+
+
+# === Room: Remote servers =============================================================
+# Servers that have a `url`, over HTTP.
+
+SESSION_ID = "mcp-session-id"
+_VERSION_HEADER = "mcp-protocol-version"
+HEADERS = {"accept": "application/json, text/event-stream"}
+HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
+
+# The loopback names of this machine, with or without a port.
+LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
+# The longest pause, in seconds, before an event stream is asked for again.
+RETRY_LIMIT = 60.0
+Answer = types.JSONRPCResponse | types.JSONRPCError
 
 
 @dataclass
@@ -2234,42 +2359,8 @@ async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentE
     yield httpx2.ServerSentEvent(data=body.decode(errors="replace"))
 
 
-# --- Windows --------------------------------------------------------------------------
-# On Windows, no signal ends a process with its children, so a job object holds them.
-# The system ends all processes of a job when its last handle is closed, even if this
-# program is killed.
-
-if sys.platform == "win32":
-    import pywintypes  # type: ignore[import-untyped]
-    import win32job  # type: ignore[import-untyped]
-
-    def create_job(process: asyncio.SubprocessTransport) -> Any:
-        """A job object with this process and the children that it will have."""
-        job = win32job.CreateJobObject(None, "")
-        kind = win32job.JobObjectExtendedLimitInformation
-        limits = win32job.QueryInformationJobObject(job, kind)
-        flag = win32job.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE
-        limits["BasicLimitInformation"]["LimitFlags"] |= flag
-        win32job.SetInformationJobObject(job, kind, limits)
-        # A process that has ended already cannot be assigned.
-        with suppress(pywintypes.error):
-            handle = process.get_extra_info("subprocess")._handle
-            win32job.AssignProcessToJobObject(job, int(handle))
-        return job
-
-    def signal_job(job: Any, number: int) -> bool:
-        """End the processes of a job; return whether there were any. 0 ends none."""
-        if number:
-            win32job.TerminateJobObject(job, 1)
-        kind = win32job.JobObjectBasicAccountingInformation
-        return bool(win32job.QueryInformationJobObject(job, kind)["ActiveProcesses"])
-
-
-# === Sign-in ==========================================================================
-# OAuth for remote servers. A person signs in once, with `--login` and a browser. The
-# tokens are kept in a file that all workbenches of this user share. A workbench that
-# serves only reads and refreshes the tokens, and never opens a browser.
-# https://modelcontextprotocol.io/specification/2025-11-25/basic/authorization
+# === Room: Sign-in ====================================================================
+# OAuth for remote servers. A person signs in once, with `--login` and a browser.
 
 
 class SignIn(httpx2.Auth):
@@ -2488,201 +2579,169 @@ class Login:
         return auth.AuthorizationCodeResult.model_validate(query)
 
 
-# === Built-in toolbox =================================================================
-# A server of our own with two tools, made by `make_tool` and `tool_server` as the
-# workbench is, over stdio or HTTP.
-
-_Text = Annotated[str, Field(description="The text to echo back.")]
-_ZONE = "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to UTC."
-_Timezone = Annotated[str, Field(default="UTC", description=_ZONE)]
-
-
-async def echo(context: Any, /, text: _Text, **_: Any) -> JSON:
-    """A simple tool that returns the text it was given."""
-    return text_result(text)
-
-
-async def time(context: Any, /, timezone: _Timezone, **_: Any) -> JSON:
-    """Returns the current server time, optionally in a specific timezone."""
+async def log_in(url: str) -> int:
+    """Have a person sign in to a remote server. Returns the exit status."""
+    config = WorkbenchConfig({})
+    failed = f"Not signed in to {url}: "
+    outcome = f"{failed}stopped, or not done within {LOGIN_TIMEOUT:g} seconds"
+    status = 1
     try:
-        # UTC needs no zone data, unlike any other.
-        zone = datetime.UTC if timezone == "UTC" else zoneinfo.ZoneInfo(timezone)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        how = "expected an IANA name, and on Windows the package tzdata"
-        raise ToolError(f"Unknown timezone {timezone!r}: {how}") from None
-    return text_result(datetime.datetime.now(zone).isoformat(timespec="seconds"))
+        with anyio.move_on_after(LOGIN_TIMEOUT):
+            SignIn(url, config.learn).save(await Login(url).run())
+            outcome = f"Signed in to {url}"
+            status = 0
+    except Exception as error:  # noqa: BLE001
+        # Further lines of the SDK's errors may show tokens. `mask` takes control
+        # characters out, which a server may have sent to the terminal.
+        outcome = failed + config.mask(explain(error)).splitlines()[0]
+    finally:
+        # Ctrl-C cancels this task, which passes here as well.
+        print(outcome)
+    return status
 
 
-def create_toolbox_server() -> Server[Any]:
-    """The built-in toolbox as a low-level MCP server.
+# === Room: Short answers ==============================================================
+# How an answer of `open_toolbox` is brought within its limit.
 
-    To add a tool, write an async function like `echo` and list it here.
+
+def summarize_tool(tool: JSON) -> None:
+    """Reduce a tool to a line of description and the names of its arguments."""
+    whole = tool["description"].strip()
+    line = whole.partition("\n")[0][:79]
+    tool["description"] = shorten(whole, len(line))
+    tool["arguments"] = "…"
+    # The arguments of a schema of an unusual form are not shown.
+    with suppress(AttributeError, TypeError):
+        tool["arguments"] = list_arguments(tool["inputSchema"])
+    for key in ("inputSchema", "source_server", "toolbox_name", "annotations"):
+        tool.pop(key, None)
+
+
+def list_arguments(schema: JSON) -> str:
+    """The arguments of a tool as a text, such as `path, mode: a|b, limit?`."""
+    arguments = []
+    # Servers in Go write null for what is empty.
+    required = schema.get("required") or []
+    for name, argument in (schema.get("properties") or {}).items():
+        text = name if name in required else f"{name}?"
+        # An optional enumeration is part of a union, and a list has one in its items.
+        parts = [argument, argument.get("items", {}), *argument.get("anyOf", [])]
+        values: list[Any] = []
+        for part in parts:
+            values += part.get("enum", [])
+        shown = [compact(value).strip('"') for value in values[:5]]
+        if len(values) > 5:
+            shown.append("…")
+        if shown:
+            text += f": {'|'.join(shown)}"
+        arguments.append(text)
+    return ", ".join(arguments)
+
+
+# The steps in which the tools of an answer are shortened, down to their names.
+_SHORTENINGS: list[Callable[[JSON], object]] = [
+    summarize_tool,
+    lambda tool: tool.pop("description"),
+    lambda tool: tool.pop("arguments"),
+]
+_LISTED = (
+    "Without schemas: {} (`?`: optional argument). Call such a tool if its arguments "
+    "are clear, or get its schema by its name in `tools` of open_toolbox, such as {}."
+)
+
+
+def fit(answer: JSON, limit: int) -> None:
+    """Bring an answer of `open_toolbox` down to `limit` characters, if possible.
+
+    The first step is applied to the tools of the largest server, then to those of the
+    next largest, and so on, until the answer fits. The other steps follow in the same
+    way. A tool that is alone stays whole.
     """
-    tools = [make_tool(echo, "Echo Tool"), make_tool(time, "Time Tool")]
-    return tool_server("mcp-toolbox", tools, mask=str)
+    cut_texts(answer["servers_failed"], answer["instructions"], limit // 3)
+    by_server: dict[str, list[JSON]] = defaultdict(list)
+    for tool in answer["tools"]:
+        by_server[tool["source_server"]].append(tool)
+    sizes = {name: len(compact(tools)) for name, tools in by_server.items()}
+    largest_first = sorted(sizes, key=lambda name: sizes[name], reverse=True)
+    note = answer["note"]
+    listed = set()
+    for shorten_tool in _SHORTENINGS:
+        for name in largest_first:
+            if len(compact(answer)) <= limit or len(answer["tools"]) == 1:
+                return
+            for tool in by_server[name]:
+                shorten_tool(tool)
+            listed.add(name)
+            told = _LISTED.format(
+                ", ".join(sorted(listed)), by_server[name][-1]["name"]
+            )
+            answer["note"] = f"{note} {told}".strip()
 
 
-def toolbox_app(bound_to: str) -> ASGIApp:
-    """The built-in toolbox as an ASGI application: Streamable HTTP, and older SSE."""
-    server = create_toolbox_server()
-    # Without a host, the SDK leaves the checks of Host and Origin to us.
-    http = server.streamable_http_app(host="")
-    sse = SseServerTransport("/mcp/messages")
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_renamed(message: Message) -> None:
-            # The SDK says `session_id`, and 404 for an unknown session. Clients of the
-            # older toolbox, in TypeScript, expect `sessionId` and 400.
-            if message.get("status") == 404:
-                message["status"] = 400
-            if message.get("body", b"").startswith(b"event: endpoint"):
-                message["body"] = message["body"].replace(b"session_id", b"sessionId")
-            await send(message)
-
-        if scope["type"] != "http":
-            # The lifespan of the Streamable HTTP sessions.
-            return await http(scope, receive, send)
-        request = Request(scope)
-        route = f"{request.method} {request.url.path}"
-        if not _is_allowed(request, bound_to):
-            await Response("Invalid Host or Origin", 403)(scope, receive, send)
-        elif request.url.path == "/mcp/messages":
-            query = scope["query_string"].replace(b"sessionId=", b"session_id=")
-            scope["query_string"] = query
-            await sse.handle_post_message(scope, receive, send_renamed)
-        elif route == "GET /mcp" and SESSION_ID not in request.headers:
-            async with sse.connect_sse(scope, receive, send_renamed) as (read, write):
-                await server.run(read, write, server.create_initialization_options())
-        else:
-            await http(scope, receive, send)
-
-    return app
+def cut_texts(failures: JSON, manuals: JSON, room: int) -> None:
+    """Cut reasons of failures and servers' instructions to equal shares of `room`."""
+    share = min(TEXT_LIMIT, room // max(len(failures) + len(manuals), 1))
+    for name, text in failures.items():
+        if len(text) > share:
+            # The reason comes first, and the error of a traceback last.
+            half = share // 2
+            failures[name] = f"{text[:half]}…{text[-half:]}"
+    for name, text in manuals.items():
+        manuals[name] = shorten(text, share)
 
 
-def _is_allowed(request: Request, bound_to: str) -> bool:
-    """Whether a request comes from no page of another site.
-
-    Bound to loopback, the toolbox answers to the names of this machine only. Elsewhere,
-    any Host is served, but no Origin, because no page belongs to the toolbox.
-    """
-    host = request.headers.get("host", "")
-    origin = request.headers.get("origin")
-    if LOOPBACK.fullmatch(bound_to):
-        return bool(LOOPBACK.fullmatch(host)) and origin in (None, f"http://{host}")
-    return origin is None
-
-
-# === Running ==========================================================================
-# The command line, stdin and stdout, the end of the process, and the log.
-
-_REFUSAL_TIMEOUT = 5.0  # for a client to read why it is not served
-Work = Awaitable[int | None]
-_PROBE = "server/discover"  # the first message of clients that know the newer era
-# The options that go together, but for --verbose, which goes with all.
-_MODES = [{"config", "read_only", "check"}, {"config", "read_only", "call"}]
-_MODES += [{"toolbox", "http"}, {"login"}]
+# === Room: Other clients' files =======================================================
+# What other clients write into their files.
+_TABLE_KEYS = ["mcpServers", "servers", "context_servers", "mcp_servers"]
+_TABLE_KEYS += ["mcp", "mcp.servers", "amp.mcpServers"]
+# Rules of opencode and Amp for single tools, beside their tables of servers.
+_POLICY_KEYS = {"tools", "permission", "amp.tools.disable", "amp.mcpPermissions"}
+# Other programs and pages quote these four lines, so their words are fixed.
+_UNKNOWN_MODE = """\
+Configuration field 'toolMode' set to {!r} is no longer supported.
+Dynamic mode was removed in version 0.10.0.
+Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is now implicit).
+For migration guidance, see: "Upgrading" in README.md"""
 
 
-@asynccontextmanager
-async def stdio_streams() -> AsyncIterator[Streams]:
-    """The client's messages on stdin, and the way to its stdout.
-
-    The end of either ends the messages, and a moment later cancels the block. A stdout
-    that is closed is noticed at the next write.
-
-    Two threads read and write. The reader notices the end of stdin even while the event
-    loop is busy. The writer alone waits for a client that does not read stdout: if
-    `send` waited, so would everything that sends, even the shutdown. The SDK's own
-    stdio streams cannot be left before the end of stdin.
-    """
-    loop = asyncio.get_running_loop()
-    received: asyncio.Queue[bytes] = asyncio.Queue()
-    writer = ThreadPoolExecutor(1)
-    scope = anyio.CancelScope()
-
-    def receive(line: bytes) -> None:
-        if not line:  # the end
-            start_countdown(0)
-        loop.call_soon_threadsafe(received.put_nowait, line)
-
-    async def send(item: SessionMessage) -> None:
-        writer.submit(_write_stdout, dump_message(item.message) + b"\n", receive)
-
-    async def messages() -> Messages:
-        while line := await received.get():
-            message = read_message(line)
-            if isinstance(message, types.JSONRPCRequest) and message.method == _PROBE:
-                # The SDK would begin the newer era, and refuse `initialize` in it.
-                await send(refuse(message, types.METHOD_NOT_FOUND, "No such method"))
-            elif message:
-                yield SessionMessage(message)
-        # At the end of stdin, the SDK cancels the calls in flight. If a remote server
-        # does not answer, the SDK tries for seconds to tell it of that. Without this
-        # timer, no other server would be stopped meanwhile.
-        loop.call_later(0.05, scope.cancel)
-
-    _thread.start_new_thread(_read_stdin, (receive,))
-    # The end of this block waits until `writer` has written everything.
-    with writer, scope:
-        yield Streams(messages(), send)
+def _name_variables(entry: JSON) -> JSON:
+    """Write `${NAME}` where an entry of Codex has the name of a variable."""
+    headers = entry.get("env_http_headers")
+    if isinstance(headers, dict):
+        references = {header: f"${{{name}}}" for header, name in headers.items()}
+        entry["env_http_headers"] = references
+    name = entry.get("bearer_token_env_var")
+    if name:
+        entry["bearer_token_env_var"] = {"Authorization": f"Bearer ${{{name}}}"}
+    return entry
 
 
-def _read_stdin(receive: Callable[[bytes], None]) -> None:
-    """Hand on each line of stdin, and an empty one at its end."""
-    with suppress(OSError):
-        for line in sys.stdin.buffer:
-            receive(line)
-    receive(b"")
+# Editors write JSON with comments and trailing commas. Strings are matched first,
+# because neither means anything inside a string. The quantifiers with `+` at the end do
+# not try shorter matches: with others, a text that ends within a string takes minutes.
+_COMMENT = r"//[^\n]*+ | /\*.*?(?:\*/|\Z)"
+_EXTENSION = rf"""(?xs)
+    (?P<string> "(?:[^"\\]++|\\.)*+"? )
+    | {_COMMENT}
+    | , (?= (?: \s | {_COMMENT} )*+ [\]}}] )  # a trailing comma
+"""
 
 
-def _write_stdout(line: bytes, receive: Callable[[bytes], None]) -> None:
-    """Write a line. A stdout that is closed counts as the end of stdin."""
-    try:
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
-    except OSError:
-        receive(b"")
+def _decode_json(text: str) -> Any:
+    """Decode JSON that may have comments and trailing commas."""
+
+    def blank(match: re.Match[str]) -> str:
+        # Spaces in place of the rest keep lines and columns in errors right.
+        return match["string"] or re.sub(".", " ", match[0])
+
+    data = json.loads(re.sub(_EXTENSION, blank, text))
+    # Halves of surrogate pairs, which cannot be sent, are an error here.
+    json.dumps(data, ensure_ascii=False).encode()
+    return data
 
 
-def refuse(request: types.JSONRPCRequest, code: int, why: str) -> SessionMessage:
-    """The error that answers this request."""
-    error = types.ErrorData(code=code, message=why)
-    return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=request.id, error=error))
-
-
-async def serve_stdio(server: Server[Any]) -> None:
-    """Serve over stdin and stdout, and return when one of them is closed."""
-    async with stdio_streams() as streams:
-        await server.run(streams, streams, server.create_initialization_options())
-
-
-async def refuse_client(why: str) -> int:
-    """Answer every request with this text, until the end of stdin. Returns status 1.
-
-    Clients show the answer to `initialize`. If the process ended at once instead, they
-    would show "connection closed". A client may keep a server that it cannot use, so
-    the time is limited.
-    """
-    # Nothing has to be closed, not even a stdout that nobody reads.
-    asyncio.get_running_loop().call_later(_REFUSAL_TIMEOUT, os._exit, 1)
-    async with stdio_streams() as streams:
-        async for item in streams:
-            if isinstance(item.message, types.JSONRPCRequest):
-                await streams.send(refuse(item.message, types.INVALID_PARAMS, why))
-    return 1
-
-
-async def serve_http(host: str, port: int) -> None:
-    """Serve the built-in toolbox over HTTP."""
-    log.info("Starting the toolbox at http://%s:%s/mcp", host, port)
-    if not LOOPBACK.fullmatch(host):
-        log.warning("No authentication: bind to %s in a trusted environment only", host)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    app = toolbox_app(host)
-    config = uvicorn.Config(app, host.strip("[]"), port, log_config=None)
-    # Without a timeout, uvicorn would wait for the open streams.
-    config.timeout_graceful_shutdown = 1
-    await uvicorn.Server(config).serve()
+# === Room: Reports ====================================================================
+# `--check` and `--call`.
 
 
 async def check(config: WorkbenchConfig) -> int:
@@ -2796,142 +2855,100 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     return int(result.is_error)
 
 
-async def log_in(url: str) -> int:
-    """Have a person sign in to a remote server. Returns the exit status."""
-    config = WorkbenchConfig({})
-    failed = f"Not signed in to {url}: "
-    outcome = f"{failed}stopped, or not done within {LOGIN_TIMEOUT:g} seconds"
-    status = 1
+# === Room: Built-in toolbox ===========================================================
+# A server of our own with two tools, over stdio or HTTP.
+
+_Text = Annotated[str, Field(description="The text to echo back.")]
+_ZONE = "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to UTC."
+_Timezone = Annotated[str, Field(default="UTC", description=_ZONE)]
+
+
+async def echo(context: Any, /, text: _Text, **_: Any) -> JSON:
+    """A simple tool that returns the text it was given."""
+    return text_result(text)
+
+
+async def time(context: Any, /, timezone: _Timezone, **_: Any) -> JSON:
+    """Returns the current server time, optionally in a specific timezone."""
     try:
-        with anyio.move_on_after(LOGIN_TIMEOUT):
-            SignIn(url, config.learn).save(await Login(url).run())
-            outcome = f"Signed in to {url}"
-            status = 0
-    except Exception as error:  # noqa: BLE001
-        # Further lines of the SDK's errors may show tokens. `mask` takes control
-        # characters out, which a server may have sent to the terminal.
-        outcome = failed + config.mask(explain(error)).splitlines()[0]
-    finally:
-        # Ctrl-C cancels this task, which passes here as well.
-        print(outcome)
-    return status
+        # UTC needs no zone data, unlike any other.
+        zone = datetime.UTC if timezone == "UTC" else zoneinfo.ZoneInfo(timezone)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        how = "expected an IANA name, and on Windows the package tzdata"
+        raise ToolError(f"Unknown timezone {timezone!r}: {how}") from None
+    return text_result(datetime.datetime.now(zone).isoformat(timespec="seconds"))
 
 
-# How the process ends: a signal cancels the work, or a closed stdin or stdout ends it.
-# Both stop all servers, while a thread counts down. Then the process exits.
+def create_toolbox_server() -> Server[Any]:
+    """The built-in toolbox as a low-level MCP server.
 
-
-# Only the first call counts, and the cache answers the others.
-@functools.cache
-def start_countdown(status: int) -> None:
-    """Have the process end in `EXIT_TIMEOUT` seconds, if it has not ended until then.
-
-    A signal handler calls this function. So it uses `_thread`: `threading` takes locks,
-    which the code that the signal interrupts may hold.
+    To add a tool, write an async function like `echo` and list it here.
     """
-    _thread.start_new_thread(_end_by_force, (status,))
+    tools = [make_tool(echo, "Echo Tool"), make_tool(time, "Time Tool")]
+    return tool_server("mcp-toolbox", tools, mask=str)
 
 
-def _end_by_force(status: int) -> None:
-    """After `EXIT_TIMEOUT` seconds, kill the group of every server, and exit.
+def toolbox_app(bound_to: str) -> ASGIApp:
+    """The built-in toolbox as an ASGI application: Streamable HTTP, and older SSE."""
+    server = create_toolbox_server()
+    # Without a host, the SDK leaves the checks of Host and Origin to us.
+    http = server.streamable_http_app(host="")
+    sse = SseServerTransport("/mcp/messages")
 
-    This function runs in a thread, because the event loop may be busy with large
-    answers. On Windows, the end of this process ends the jobs.
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_renamed(message: Message) -> None:
+            # The SDK says `session_id`, and 404 for an unknown session. Clients of the
+            # older toolbox, in TypeScript, expect `sessionId` and 400.
+            if message.get("status") == 404:
+                message["status"] = 400
+            if message.get("body", b"").startswith(b"event: endpoint"):
+                message["body"] = message["body"].replace(b"session_id", b"sessionId")
+            await send(message)
 
-    The processes are found by their `Popen` objects. A list of ours would lack one that
-    has just been started: asyncio hands over a process after several turns of the event
-    loop, in which it connects the pipes.
+        if scope["type"] != "http":
+            # The lifespan of the Streamable HTTP sessions.
+            return await http(scope, receive, send)
+        request = Request(scope)
+        route = f"{request.method} {request.url.path}"
+        if not _is_allowed(request, bound_to):
+            await Response("Invalid Host or Origin", 403)(scope, receive, send)
+        elif request.url.path == "/mcp/messages":
+            query = scope["query_string"].replace(b"sessionId=", b"session_id=")
+            scope["query_string"] = query
+            await sse.handle_post_message(scope, receive, send_renamed)
+        elif route == "GET /mcp" and SESSION_ID not in request.headers:
+            async with sse.connect_sse(scope, receive, send_renamed) as (read, write):
+                await server.run(read, write, server.create_initialization_options())
+        else:
+            await http(scope, receive, send)
+
+    return app
+
+
+def _is_allowed(request: Request, bound_to: str) -> bool:
+    """Whether a request comes from no page of another site.
+
+    Bound to loopback, the toolbox answers to the names of this machine only. Elsewhere,
+    any Host is served, but no Origin, because no page belongs to the toolbox.
     """
-    sleep(EXIT_TIMEOUT)
-    if sys.platform != "win32":
-        for process in gc.get_objects():
-            if type(process) is subprocess.Popen:
-                # A `Popen` has no `pid` before its process is there.
-                with suppress(OSError, TypeError, AttributeError):
-                    os.killpg(process.pid, signal.SIGKILL)
-    os._exit(status)
+    host = request.headers.get("host", "")
+    origin = request.headers.get("origin")
+    if LOOPBACK.fullmatch(bound_to):
+        return bool(LOOPBACK.fullmatch(host)) and origin in (None, f"http://{host}")
+    return origin is None
 
 
-async def run_until_end(work: Work, status: int) -> None:
-    """Do the work, or stop it at a signal. Then end the process.
-
-    The exit status is the result of the work, 1 after an error, or `status` if the work
-    was stopped. Over HTTP, uvicorn takes SIGINT and SIGTERM instead.
-
-    The process ends with `os._exit`, because Python would wait for threads, such as one
-    that looks up a name, and could not close stdin, which a thread reads.
-    """
-    loop = asyncio.get_running_loop()
-    scope = anyio.CancelScope()
-
-    def stop(*_: object) -> None:
-        start_countdown(status)
-        loop.call_soon_threadsafe(scope.cancel)
-
-    # The handlers stay until the end, because a second signal must not stop the
-    # cleanup. A closed terminal sends SIGHUP, unless `nohup` has it ignored.
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
-    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, stop)
-    try:
-        with scope:
-            status = await work or 0
-    except Exception as error:
-        # An error that left this function would end the process without `os._exit`.
-        status = 1
-        # A reader such as `head` has closed stdout, and wants no more.
-        if not isinstance(find_cause(error), BrokenPipeError):
-            log.error("%s", explain(error), exc_info=log.isEnabledFor(logging.DEBUG))
-    # Not `logging.shutdown`, which would wait for a thread that writes to stderr.
-    logging.root.handlers[0].flush()
-    os._exit(status)
-
-
-class _MaskedLog(logging.handlers.QueueHandler):
-    """Hands masked lines to the thread of a `QueueListener`, which writes them.
-
-    If the client does not read stderr, a write may block for ever, and would block the
-    event loop with it. When too many lines are waiting, new ones are dropped.
-    """
-
-    mask: Mask = str  # replaced by that of the configuration
-    queue: queue.Queue[logging.LogRecord]
-
-    def format(self, record: logging.LogRecord) -> str:
-        return self.mask(super().format(record))
-
-    def flush(self) -> None:
-        """Wait a moment for the lines that were logged last."""
-        written = self.queue.all_tasks_done
-        with written:
-            written.wait_for(lambda: not self.queue.unfinished_tasks, OUTPUT_TIMEOUT)
-
-
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line, or end the program with what is wrong in it."""
-    parser = argparse.ArgumentParser(add_help=False)
-    # The help is the docstring of this file, as it is.
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    add = parser.add_argument
-    # `Path` turns an empty CONFIG into the current folder, which cannot be read.
-    add("config", nargs="?", type=Path, metavar="CONFIG")
-    add("--check", action="store_true")
-    add("--call", nargs="+", metavar=("NAME", "JSON"))
-    add("--login", metavar="URL")
-    add("--toolbox", action="store_true")
-    add("--http", metavar="[HOST:]PORT", type=host_and_port)
-    add("--read-only", action="store_true")
-    add("--verbose", action="store_true")
-    add("--version", action="version", version=f"mcp-workbench {__version__}")
-    add("--help", "-h", action="version", version=__doc__)
-    options = parser.parse_args()
-    given = {name for name, value in vars(options).items() if value} - {"verbose"}
-    if not any(map(given.issubset, _MODES)):
-        parser.error(f"these do not go together: {', '.join(sorted(given))}")
-    if options.http and not options.toolbox:
-        parser.error("--http needs --toolbox")
-    return options
+async def serve_http(host: str, port: int) -> None:
+    """Serve the built-in toolbox over HTTP."""
+    log.info("Starting the toolbox at http://%s:%s/mcp", host, port)
+    if not LOOPBACK.fullmatch(host):
+        log.warning("No authentication: bind to %s in a trusted environment only", host)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    app = toolbox_app(host)
+    config = uvicorn.Config(app, host.strip("[]"), port, log_config=None)
+    # Without a timeout, uvicorn would wait for the open streams.
+    config.timeout_graceful_shutdown = 1
+    await uvicorn.Server(config).serve()
 
 
 def host_and_port(text: str) -> tuple[str, int]:
@@ -2942,77 +2959,76 @@ def host_and_port(text: str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
-def set_up_process() -> None:
-    """Set what holds for the whole process: its streams, threads and garbage."""
-    if sys.platform != "win32":
-        # A client may hand over pipes that do not block. A stdin without input would
-        # count as ended, and what does not fit into stdout would be lost.
-        os.set_blocking(0, True)
-        os.set_blocking(1, True)
-    # With PYTHONUNBUFFERED, Python's own `sys.stdout` has no buffer. A write may then
-    # write a part, and the rest of an answer would be lost. The buffer is flushed after
-    # each line, because `os._exit` does not flush buffers.
-    sys.stdout = os.fdopen(1, "w", 1, "utf-8", "replace", closefd=False)
-    cast(Any, sys.stderr).reconfigure(encoding="utf-8", errors="replace")
-    # The threads of stdin and stdout need the interpreter's lock. Beside a server that
-    # writes without end, the event loop would not let go of the lock for long enough.
-    sys.setswitchinterval(0.0001)  # seconds
-    # Parsing a large message makes many objects, and no garbage. Python 3.11 would
-    # search them so often that parsing takes seconds, while no other thread can run.
-    gc.set_threshold(20_000)
+# === Room: uv =========================================================================
+# `uv run` and `uvx` change the environment, which the servers inherit.
 
 
-def choose_work(options: argparse.Namespace, handler: _MaskedLog) -> Work:
-    """What the command line asks for. Raises `ConfigError`."""
-    if options.http:
-        return serve_http(*options.http)
-    if options.toolbox:
-        return serve_stdio(create_toolbox_server())
-    if options.login:
-        return log_in(options.login)
-    config = find_config(options.config)
-    config.read_only = options.read_only
-    handler.mask = config.mask
-    if options.check:
-        return check(config)
-    if options.call:
-        return call_once(config, *options.call)
-    names = ", ".join(config.toolboxes) or "no toolbox"
-    log.info("Serving %s: %s", names, config.source)
-    return serve_stdio(create_server(config))
+def restore_environment() -> None:
+    """Take back what `uv run` or `uvx` has added to the environment of this process.
+
+    uv puts the `bin` or `Scripts` folders of its environments first in PATH, up to
+    three with the option `--with`, and sets UV. `uv run` also sets VIRTUAL_ENV and
+    UV_RUN_RECURSION_DEPTH. With all this, the command `python` of a server would start
+    the Python of the workbench, which lacks the packages of the server.
+    """
+    # Without UV, a person has activated our environment, and nothing was added.
+    if os.environ.pop("UV", None) is None:
+        return
+    os.environ.pop("UV_RUN_RECURSION_DEPTH", None)
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    while folders and _is_ours(folders[0]):
+        del folders[0]
+    os.environ["PATH"] = os.pathsep.join(folders)
+    if os.environ.get("VIRTUAL_ENV") == sys.prefix:
+        del os.environ["VIRTUAL_ENV"]
+        # uv has replaced the value of an environment that a person has activated, but
+        # not its folder in PATH.
+        if folders and _is_environment(folders[0]):
+            os.environ["VIRTUAL_ENV"] = os.path.dirname(folders[0])
 
 
-def main() -> None:
-    """Do what the command line asks for, and end the process."""
-    set_up_process()
-    options = parse_arguments()
-    # The servers inherit the environment, and a file may name its variables.
-    restore_environment()
-    is_serving = not any((options.check, options.call, options.login))
-    handler = _MaskedLog(queue.Queue(maxsize=1000))
-    logging.raiseExceptions = False  # a full queue is no error
-    form = "%(asctime)s %(levelname)s %(message)s"
-    # Other loggers are silent, because the SDK logs messages of servers that it has
-    # shortened. A secret that was cut is not found, and so not masked.
-    logging.basicConfig(format=form, handlers=[handler], level=logging.CRITICAL + 1)
-    log.setLevel(logging.INFO if is_serving else logging.WARNING)
-    if options.verbose:
-        log.setLevel(logging.DEBUG)
-        # The event loop logs the tracebacks of its callbacks.
-        logging.getLogger("asyncio").setLevel(logging.ERROR)
-    try:
-        work = choose_work(options, handler)
-    except ConfigError as error:
-        if os.isatty(0) or not is_serving:
-            sys.exit(str(error))
-        log.error("%s", error)
-        work = refuse_client(str(error))
-    if is_serving and os.isatty(0):
-        log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
-    # Lines of the log have waited until now, so that a person who is told of a file's
-    # problems gets no lines around them.
-    logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
-    asyncio.run(run_until_end(work, status=int(not is_serving)))
+def _is_environment(folder: str) -> bool:
+    """Whether this folder, of PATH, has the programs of a Python environment."""
+    return os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg"))
+
+
+def _is_ours(folder: str) -> bool:
+    """Whether the running Python uses packages of the environment of this folder."""
+    environment = os.path.join(os.path.dirname(folder), "")
+    is_used = any(path.startswith(environment) for path in sys.path)
+    return is_used and _is_environment(folder)
+
+
+# === Room: Windows ====================================================================
+# On Windows, no signal ends a process with its children, so a job object holds them.
+# The system ends all processes of a job when its last handle is closed, even if this
+# program is killed.
+
+
+if sys.platform == "win32":
+    import pywintypes  # type: ignore[import-untyped]
+    import win32job  # type: ignore[import-untyped]
+
+    def create_job(process: asyncio.SubprocessTransport) -> Any:
+        """A job object with this process and the children that it will have."""
+        job = win32job.CreateJobObject(None, "")
+        kind = win32job.JobObjectExtendedLimitInformation
+        limits = win32job.QueryInformationJobObject(job, kind)
+        flag = win32job.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE
+        limits["BasicLimitInformation"]["LimitFlags"] |= flag
+        win32job.SetInformationJobObject(job, kind, limits)
+        # A process that has ended already cannot be assigned.
+        with suppress(pywintypes.error):
+            handle = process.get_extra_info("subprocess")._handle
+            win32job.AssignProcessToJobObject(job, int(handle))
+        return job
+
+    def signal_job(job: Any, number: int) -> bool:
+        """End the processes of a job; return whether there were any. 0 ends none."""
+        if number:
+            win32job.TerminateJobObject(job, 1)
+        kind = win32job.JobObjectBasicAccountingInformation
+        return bool(win32job.QueryInformationJobObject(job, kind)["ActiveProcesses"])
 
 
 if __name__ == "__main__":
