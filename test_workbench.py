@@ -200,7 +200,6 @@ import ast
 import asyncio
 import datetime
 import logging
-import queue
 import re
 import shlex
 import shutil
@@ -214,7 +213,6 @@ import zoneinfo
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, get_args
 
@@ -285,12 +283,18 @@ def configuration(**servers: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def connected(
-    mode: str = "legacy", /, *, callbacks: Any = (), config: Any = None, **servers: Any
+    mode: str = "legacy",
+    /,
+    *,
+    callbacks: Any = (),
+    config: Any = None,
+    read_only: bool = False,
+    **servers: Any,
 ) -> AsyncIterator[Client]:
     """A client of a workbench in this process, which has `PATIENCE` for everything."""
     if not isinstance(config, workbench.WorkbenchConfig):
         config = workbench.parse_config(config or configuration(**servers))
-    server = workbench.create_server(config)
+    server = workbench.create_server(config, workbench.Secrets(), read_only)
     with anyio.fail_after(PATIENCE):
         async with Client(server, mode=mode, **dict(callbacks)) as client:
             yield client
@@ -332,6 +336,24 @@ async def error_of(client: Client, server: str, name: str, given: Any = None) ->
     start = f"Error executing tool 'box__{server}__{name}' in toolbox 'box': "
     assert result.is_error and text(result).startswith(start)
     return text(result).removeprefix(start)
+
+
+def find(path: Any) -> workbench.WorkbenchConfig:
+    return workbench.find_config(path, workbench.Secrets())
+
+
+def secrets_of(data: Any) -> workbench.Secrets:
+    secrets = workbench.Secrets()
+    workbench.parse_config(data, secrets=secrets)
+    return secrets
+
+
+async def check(config: workbench.WorkbenchConfig, read_only: bool = False) -> int:
+    return await workbench.check(config, workbench.Secrets(), read_only)
+
+
+async def log_in(url: str) -> int:
+    return await workbench.log_in(url, workbench.Secrets())
 
 
 def dumped(model: Any) -> Any:
@@ -458,7 +480,7 @@ url = "https://c"
 bearer_token_env_var = "KEY"
 env_http_headers = { X = "KEY2" }
 http_headers = { X = "of no use", Y = "y" }
-> {"a": {"command": "npx", "tool_filters": ["r*"], "excluded_tools": ["rm"]},
+> {"a": {"command": "npx", "tool_filters": ["r*"], "exclude_tools": ["rm"]},
    "c": {"url": "https://c",
          "headers": {"X": "key2", "Y": "y", "Authorization": "Bearer key"}}}
 > mcp_servers.a.tools mcp_servers.a
@@ -493,9 +515,9 @@ http_headers = { X = "of no use", Y = "y" }
   "g": {"command": "npx", "args": [], "tools": ["r", "s"], "toolFilters": ["r", "s"]}}}
 > {"a": {"command": "npx", "args": ["z"], "env": {"_J": "key"}},
    "b": {"transport": "remote", "url": "https://b", "headers": {"K": "key"},
-         "excluded_tools": ["u", "t"]},
+         "exclude_tools": ["u", "t"]},
    "c": {"url": "https://c", "headers": {"A": "Bearer $ECRET"}, "tool_filters": ["r"],
-         "excluded_tools": ["s"], "description": "Its own"},
+         "exclude_tools": ["s"], "description": "Its own"},
    "d": {"transport": "sse", "url": "https://d"},
    "g": {"command": "npx", "tool_filters": ["r", "s"]}}
 > mcpServers.a mcpServers.c.headers.A
@@ -516,10 +538,11 @@ def test_a_file_is_served_as_its_client_means_it(
     file.write_text(written.replace("FOLDER", here), "utf-8")
     for name in ("KEY", "KEY2", "OFF"):
         monkeypatch.setenv(name, name.lower())
-    config = workbench.find_config(str(file))
+    config = find(str(file))
     named = re.findall(r"\b(?:KEY2?|OFF)\b", written)
     assert config.withheld == {name: name.lower() for name in named}
-    usual, found = vars(workbench.ServerConfig()), {}
+    usual = vars(workbench.ProcessConfig()) | vars(workbench.RemoteConfig())
+    found = {}
     for box in config.toolboxes.values():
         [(name, server)] = box.servers.items()
         found[name] = {k: v for k, v in vars(server).items() if v != usual[k]}
@@ -630,7 +653,7 @@ def test_what_is_not_served_is_named(monkeypatch: Monkey, log: Logs) -> None:
     servers["a"]["env"] = {"TOKEN": "a secret of ours, and of our servers"}
     config = workbench.parse_config(its)
     assert list(config.toolboxes) == ["toolbox"]
-    assert config.mask(servers["a"]["env"]["TOKEN"]) == "***"
+    assert secrets_of(its).mask(servers["a"]["env"]["TOKEN"]) == "***"
     others, *itself = log.messages
     assert others == "projects: not served, for other folders: ['/other']"
     assert [line[:12] for line in itself] == ["mcpServers.a", "mcpServers.b"]
@@ -644,7 +667,7 @@ def test_a_deleted_folder_is_no_trap(tmp_path: Path, monkeypatch: Monkey) -> Non
     its = {"projects": {"/": {}}, "servers": {"s": {"command": "./x"}}}
     assert list(workbench.parse_config(its).toolboxes) == ["s"]
     with pytest.raises(workbench.ConfigError, match="^none: cannot be read"):
-        workbench.find_config("none")
+        find("none")
 
 
 def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) -> None:
@@ -662,7 +685,7 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
         path = tmp_path / ("c.toml" if data.startswith(b"[mcp") else "c.json")
         path.write_bytes(data)
         with pytest.raises(workbench.ConfigError) as error:
-            workbench.find_config(str(path))
+            find(str(path))
         assert str(error.value).startswith(str(path))
         assert re.search(told, str(error.value))
 
@@ -670,14 +693,14 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) 
 def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WORKBENCH_CONFIG", "")
-    assert list(workbench.find_config(None).toolboxes) == ["demo"]
+    assert list(find(None).toolboxes) == ["demo"]
     for name in ("argument", "variable", "workbench-config.json"):
         toolbox = {name: {"description": "d", "mcpServers": {}}}
         Path(name).write_text("\ufeff" + json.dumps({"toolboxes": toolbox}), "utf-8")
-    assert list(workbench.find_config(None).toolboxes) == ["workbench-config.json"]
+    assert list(find(None).toolboxes) == ["workbench-config.json"]
     monkeypatch.setenv("WORKBENCH_CONFIG", "variable")
-    assert list(workbench.find_config(None).toolboxes) == ["variable"]
-    assert list(workbench.find_config("argument").toolboxes) == ["argument"]
+    assert list(find(None).toolboxes) == ["variable"]
+    assert list(find("argument").toolboxes) == ["argument"]
 
 
 def test_the_script_header_and_the_requirements_ask_for_the_same() -> None:
@@ -762,13 +785,13 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
         ({"env": {"A": " ends.blank "}}, "ends.blank"),
         ({"headers": {"A": 'a"quo/+ä'}}, r"a\"quo/+ä a\"quo/+\u00e4"),
     ]
-    handler = workbench._MaskedLog(queue.Queue())
     for server, texts in secrets:
         data = configuration(s={"url": "http://h/", **server})
-        handler.mask = workbench.parse_config(data).mask
-        masked = handler.mask(texts)
+        secrets_here = secrets_of(data)
+        masked = secrets_here.mask(texts)
         assert set(masked.replace("...", "").split()) == {"***"}, texts
         fault = logging.makeLogRecord({"exc_info": (OSError, OSError(texts), None)})
+        handler = workbench.MaskedLog(secrets_here)
         assert handler.format(fault) == f"\nOSError: {masked}"
     monkeypatch.setenv("SHORT", "1234567")
     monkeypatch.setenv("FILE", str(tmp_path))
@@ -785,7 +808,7 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     data["toolboxes"]["box"]["mcpServers"]["chrome-devtools"] = server
     told = f"literal-0 1234567 {tmp_path} default-0 {' ' * 8} example.org/@own "
     told += "[box/chrome-devtools] box__chrome-devtools__click site-packages"
-    assert workbench.parse_config(data).mask(told) == told
+    assert secrets_of(data).mask(told) == told
 
 
 # === Workbench ========================================================================
@@ -1049,7 +1072,7 @@ async def test_read_only_leaves_out_what_is_not_declared_so() -> None:
     tools = [tool("read", annotations={"readOnlyHint": True}), tool("write")]
     a = local(tools=[*tools, tool("wait", annotations={})])
     config = workbench.parse_config(configuration(a=a))
-    async with connected(config=replace(config, read_only=True)) as client:
+    async with connected(config=config, read_only=True) as client:
         _, using = dumped(await client.list_tools())["tools"]
         assert using["annotations"] == {"readOnlyHint": True}
         for part in (None, "*__*"):
@@ -1800,7 +1823,7 @@ async def test_headers_go_with_each_request_to_their_host(
     """So does the login of a URL; and they are used instead of what a sign-in gave."""
     monkeypatch.setenv(HOME, str(tmp_path))
     tokens = {"access_token": "other", "refresh_token": None}
-    workbench.SignIn(remote.at()["url"], pytest.fail).save(tokens)
+    workbench.SignIn(remote.at()["url"], workbench.Secrets()).save(tokens)
     headers = {"authorization": "Bearer ${WB_NONE:-sesame-open}"}
     elsewhere = f"http://localhost:{remote.port}/mcp"
     remote.answers["/moved"] = response(307, location="/mcp")
@@ -2031,8 +2054,8 @@ async def test_a_stream_waits_for_its_session(remote: Remote) -> None:
             sent.append(1)
 
     remote.answers["/sse"] = flood
-    config = workbench.ServerConfig(url=remote.at("/sse")["url"], transport="sse")
-    shared = workbench.Shared(str, print, {})
+    config = workbench.RemoteConfig(url=remote.at("/sse")["url"], transport="sse")
+    shared = workbench.Shared(workbench.Secrets(), {})
     async with workbench.RemoteServer(config, shared, print, print) as streams:
         with anyio.move_on_after(0.5):
             await until(lambda: len(sent) == 32)
@@ -2219,7 +2242,7 @@ async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
     async with connected(a=entry) as client:
         for _ in range(2):
             _, _, command = (await error_of(client, "a", "echo")).partition(wanted)
-            assert await workbench.log_in(url) == 0
+            assert await log_in(url) == 0
             assert capsys.readouterr().out.endswith(f"Signed in to {url}\n")
             slow = asyncio.ensure_future(use(client, "a", "wait"))
             await until(lambda: "wait" in guarded.calls)
@@ -2239,7 +2262,7 @@ async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
             guarded.calls.clear()
     assert len(guarded.refreshes) == 8
     config = workbench.parse_config(configuration(a=entry))
-    assert await workbench.check(config) == 1
+    assert await check(config) == 1
     assert f"{wanted}{command}\n" in capsys.readouterr().out
     files = list((tmp_path / ".mcp-workbench").glob("*.json"))
     assert len(files) == 1 and not [t for t in guarded.issued if t in log.text]
@@ -2252,7 +2275,7 @@ async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
 
 async def test_one_of_three_refreshes(guarded: Guarded, tmp_path: Path) -> None:
     entry = guarded.at()
-    await workbench.log_in(entry["url"])
+    await log_in(entry["url"])
     with Wire(tmp_path, a=entry) as wire:
         await asyncio.to_thread(wire.initialize)
         async with connected(a=entry) as client, connected(a=entry) as other:
@@ -2267,7 +2290,7 @@ async def test_one_of_three_refreshes(guarded: Guarded, tmp_path: Path) -> None:
 
 async def test_no_fault_loses_the_tokens(guarded: Guarded, monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "LINE_LIMIT", LIMIT)
-    await workbench.log_in(guarded.at()["url"])
+    await log_in(guarded.at()["url"])
     useless = '{"access_token": "refused as well", "token_type": "bearer"}'
     large = response(200, " " * LIMIT + useless)
     limited = response(429, '{"error": "x"}')
@@ -2311,7 +2334,7 @@ async def test_a_sign_in_that_fails_says_why_in_one_sentence(
     path, guarded.paths[path], why = case
     if "stopped" in why:
         monkeypatch.setattr(workbench, "LOGIN_TIMEOUT", 1)
-    assert await workbench.log_in(guarded.at()["url"]) == 1
+    assert await log_in(guarded.at()["url"]) == 1
     why = f"(?m)^Not signed in to {guarded.at()['url']}: {why}.*\n\\Z"
     printed = capsys.readouterr().out
     assert re.search(why, printed) and "sesame" not in printed
@@ -2631,7 +2654,7 @@ def test_options_are_obeyed_or_refused(monkeypatch: Monkey, capsys: Capture) -> 
     assert len(lines) <= 23 and max(map(len, lines)) <= 80  # so the help fits a screen
     monkeypatch.setattr(sys, "argv", ["workbench.py", ""])  # as of an unset variable
     with pytest.raises(workbench.ConfigError, match="cannot be read"):
-        workbench.find_config(workbench.parse_arguments().config)
+        find(workbench.parse_arguments()[0].config)
 
 
 @POSIX
@@ -2695,7 +2718,7 @@ async def test_check_starts_each_server_once_and_says_when_it_settles(
         "endless": {"command": "x" * 500},
     }
     config = workbench.parse_config(configuration(**servers))
-    checking = asyncio.ensure_future(workbench.check(config))
+    checking = asyncio.ensure_future(check(config))
     for seconds in (10, 20):  # since the start
         while len(reported(said)) < 4 or "visit x" not in log.text:
             await anyio.sleep(0.01)
@@ -2722,7 +2745,7 @@ async def test_check_shows_failures_red(capsys: Capture, monkeypatch: Monkey) ->
     data: dict[str, Any] = {}
     for no_color, shown in (("", "No server"), ("1", " FAILED "), ("", "31mFAILED")):
         monkeypatch.setenv("NO_COLOR", no_color)
-        assert await workbench.check(workbench.parse_config({"mcpServers": data})) == 1
+        assert await check(workbench.parse_config({"mcpServers": data})) == 1
         assert shown in capsys.readouterr().out
         data["bad"] = {"command": "/no"}
 
@@ -2733,7 +2756,7 @@ async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> N
     its = local(tools=tools) | {"toolFilters": ["x"], "description": "A box " * 99}
     ourselves = {"command": sys.executable, "args": [workbench.__file__, "its.json"]}
     data = {"mcpServers": {"s": its, "ourselves": ourselves}}  # as a client's file
-    assert await workbench.check(workbench.parse_config(data)) == 0
+    assert await check(workbench.parse_config(data)) == 0
     server, summary, *rest = capsys.readouterr().out.replace(",", "").splitlines()
     assert server.startswith("s  ok     ")  # its toolbox has the same name
     assert summary == "1 ok"
@@ -2745,11 +2768,12 @@ async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> N
 
 async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
     config = workbench.parse_config(configuration(s=local()))
-    assert await workbench.call_once(config, "s__x", "{}") == 1
+    server = workbench.create_server(config, workbench.Secrets())
+    assert await workbench.call_once(server, "s__x", "{}") == 1
     why = "expected a name {toolbox}__{server}__{tool}, "
     assert why in capsys.readouterr().err
     mixed = json.dumps({"content": BLOCKS})
-    assert await workbench.call_once(config, "box__s__result", mixed) == 0
+    assert await workbench.call_once(server, "box__s__result", mixed) == 0
     assert json.loads(capsys.readouterr().out)["content"][0] == BLOCKS[0]
 
 
@@ -2827,12 +2851,12 @@ async def test_a_busy_event_loop_is_ended_by_force(
 ) -> None:
     """With its servers, one that has just been started among them."""
     statuses: list[int] = []
-    workbench.start_countdown.cache_clear()
+    monkeypatch.setattr(workbench, "_countdown", threading.Lock())
     monkeypatch.setattr(workbench, "EXIT_TIMEOUT", 0.1)
     monkeypatch.setattr(os, "_exit", statuses.append)
     config = workbench.parse_config(configuration(s=local(notes=notes)))
     server = config.toolboxes["box"].servers["s"]
-    shared = workbench.Shared(str, print, os.environ)
+    shared = workbench.Shared(workbench.Secrets(), os.environ)
     transport = workbench.ServerProcess(server, shared, print, print)
     starting = asyncio.ensure_future(transport.__aenter__())
     await asyncio.wait([starting], timeout=wait)
@@ -2890,7 +2914,7 @@ def test_entries_can_be_pasted(tmp_path: Path, monkeypatch: Monkey, log: Logs) -
             continue
         path = tmp_path / f"file.{kind}"
         path.write_text(block, "utf-8")
-        for name, box in workbench.find_config(str(path)).toolboxes.items():
+        for name, box in find(str(path)).toolboxes.items():
             if kind == "jsonc":
                 assert name == "project" and "project" not in log.text
             else:
@@ -2911,7 +2935,7 @@ async def test_check_prints_what_the_readme_shows(capsys: Capture) -> None:
     for name, said in re.findall(r"(?m)^(\w+) +FAILED .* 1\n +(.*)$", shown):
         servers[name] = local(on={"start": f"sys.exit({said!r})"})
     config = workbench.parse_config({"mcpServers": servers})
-    assert await workbench.check(config) == 1 and len(servers) == 3
+    assert await check(config) == 1 and len(servers) == 3
     printed = capsys.readouterr().out
     words = [re.sub("[0-9.,]+", "", each).split() for each in (shown, printed)]
     assert sorted(words[0]) == sorted(words[1])
@@ -2920,7 +2944,7 @@ async def test_check_prints_what_the_readme_shows(capsys: Capture) -> None:
 async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WORKBENCH_CONFIG", raising=False)
-    config = workbench.find_config(None)
+    config = find(None)
     async with Client(workbench.create_server(config), mode="legacy") as client:
         for note in (client.instructions, config.source):
             assert re.search("demo.*argument.*WORKBENCH_CONFIG", str(note))
@@ -2944,7 +2968,7 @@ def test_every_file_option_and_key_of_the_readme_exists(log: Logs) -> None:
     table, _, others = sections["Configuration"].partition("Other clients' keys")
     keys = re.findall(r"(?m)^\| (`.*?) \|", table) + [others.partition(". ")[0]]
     example = ROOT / "workbench-config.example.json"
-    assert list(workbench.find_config(str(example)).toolboxes) == ["project", "web"]
+    assert list(find(str(example)).toolboxes) == ["project", "web"]
     assert not log.messages
     for key in re.findall(r"`(\w+)`", " ".join(keys)):
         with suppress(workbench.ConfigError):

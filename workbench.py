@@ -7,23 +7,14 @@
 `open_toolbox` starts a toolbox's servers and returns their tools. `use_tool`
 calls a tool by its full name, `{toolbox}__{server}__{tool}`.
 
-  python workbench.py [CONFIG]            serve the workbench over stdio
-  python workbench.py [CONFIG] --check    start every server, report on each
-  python workbench.py [CONFIG] --call NAME [JSON]  call a tool by its full name
-  python workbench.py --login URL         sign in to a remote server
-  python workbench.py --toolbox           serve the built-in echo/time tools
-  --http [HOST:]PORT    with --toolbox: serve them over HTTP
   --read-only           serve only tools that are declared read-only
   --verbose             log more, among it the names of each server's tools
   --version, --help     print the version, or this text
 
-Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, else a demo.
-
-  python workbench.py ~/.cursor/mcp.json --check
-  python workbench.py config.json --call work__files__read '{"path": "a.txt"}'
-  python workbench.py --login https://mcp.example.com/mcp
-  python workbench.py --toolbox --http 8000
+Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, if it is there.
 """
+
+# MAP
 
 # The protocol has two eras. Up to 2025-11-25, a client begins with `initialize`, and a
 # server may ask the client and log at any time. From 2026-07-28 on, a client begins
@@ -38,59 +29,41 @@ from __future__ import annotations
 import _thread
 import argparse
 import asyncio
-import datetime
 import difflib
 import enum
 import fnmatch
 import functools
 import gc
-import hashlib
 import inspect
 import json
 import logging.handlers
 import os
 import queue
 import re
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
-import urllib.request
-import webbrowser
-import zoneinfo
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import sleep  # `time` is a tool of the built-in toolbox
-from typing import IO, Annotated, Any, NamedTuple, cast, get_args
+from time import sleep
+from typing import Annotated, Any, ClassVar, NamedTuple, cast, get_args
 
 # The SDK is written on anyio, whose cancel scopes and task groups serve here as well.
 # asyncio does what anyio lacks: processes that report their exit, and tasks and timers
 # that outlive a block. All packages come with `mcp`.
 try:
-    import tomllib
-
     import anyio.abc
-    import httpx2
-    import uvicorn
-    from mcp import Client, ClientSession, MCPError, ServerSession, types
-    from mcp.client.auth import OAuthClientProvider
+    from mcp import ClientSession, MCPError, ServerSession, types
     from mcp.client.stdio import get_default_environment
     from mcp.server.lowlevel.server import Server
-    from mcp.server.sse import SseServerTransport
-    from mcp.shared import auth
     from mcp.shared.dispatcher import ProgressFnT
     from mcp.shared.message import SessionMessage
     from mcp_types.methods import validate_server_result
-    from pydantic import AnyUrl, BeforeValidator, Field, TypeAdapter
+    from pydantic import BeforeValidator, Field, TypeAdapter
     from pydantic_core import ArgsKwargs, ValidationError, from_json, to_json
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 except ImportError as error:
     how = "pip install 'mcp>=2.3,<3', or start it with: uv run workbench.py"
     sys.exit(f"workbench.py needs Python 3.11 and mcp 2.3 or newer ({error}): {how}")
@@ -101,9 +74,6 @@ __version__ = "0.10.0"
 OPEN_TIMEOUT = 5.0  # for slower servers once one is up, and for a new listing
 ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
 START_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
-CONNECT_TIMEOUT = 10.0  # for an HTTP connection, not for the answer
-TOKEN_TIMEOUT = 20.0  # for a request to an authorization server
-LOGIN_TIMEOUT = 300.0  # for a person to sign in
 HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new one
 LISTING_PAUSE = 1.0  # between two listings of a server that is up
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
@@ -113,9 +83,6 @@ OUTPUT_TIMEOUT = 0.25  # for the last output of a process, its death, and the lo
 # `ServerProcess.__aexit__`, the log, and a moment more.
 EXIT_TIMEOUT = 2 * EXIT_GRACE + 3 * OUTPUT_TIMEOUT + 0.1
 
-ANSWER_LIMIT = 12_000  # characters of an answer of `open_toolbox`
-PART_LIMIT = 20_000  # characters of an answer for a part of a toolbox
-TEXT_LIMIT = 2_000  # characters of a server's instructions; clients cut there as well
 MAX_PAGES = 250  # of one `tools/list`; a server with more pages is looping
 
 # A name that begins with one underscore is used in its own section only.
@@ -125,10 +92,164 @@ JSON = dict[str, Any]  # a JSON object, such as the wire form of a result
 OnProgress = ProgressFnT | None
 
 
+# === Secrets ==========================================================================
+# What must not be told to a model or a log. One `Secrets` object is given the secrets of
+# the configuration, learns tokens later, and masks both in all that is told.
+
+MASK_LIMIT = 1 << 16  # characters of a text that are masked and shown
+_SHORTEST = 8  # characters of a secret: a shorter text occurs by chance
+_PART = 12  # characters of a part of a secret that is masked as well
+# Colours and moves of a terminal, halves of surrogate pairs, and control characters
+# except \n.
+_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+class Secrets:
+    """The texts that must not be told."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = (
+            set()
+        )  # which a model needs, so that no name is a secret
+        self._configured: set[str] = set()
+        # A workbench may run for weeks, and only its newest tokens are valid.
+        self._tokens: deque[str] = deque(maxlen=99)
+        self._update()
+
+    def add(self, texts: Iterable[str], names: Iterable[str] = ()) -> None:
+        """Mask these texts from now on, as they are and as JSON has them.
+
+        The names of toolboxes and servers are never masked. A path that exists is no
+        secret.
+        """
+        self._names.update(names)
+        texts = set(texts) - self._names
+        # The lines of a secret are secrets, because stderr is shown line by line.
+        for text in map(str.strip, {*texts, *"\n".join(texts).splitlines()}):
+            if os.path.exists(text):
+                continue
+            # Python's `json` has two forms of a text with other letters than ASCII.
+            shown = json.dumps(text, ensure_ascii=False)[1:-1]
+            for form in (text, shown, json.dumps(text)[1:-1]):
+                self._configured.add(_CONTROLS.sub(" ", form).strip())
+        self._update()
+
+    def learn(self, *tokens: str) -> None:
+        """Mask these tokens as well from now on; only the last 99 of them are kept."""
+        new = set(filter(None, tokens)).difference(self._tokens)
+        if new:
+            self._tokens.extend(new)
+            self._update()
+
+    def _update(self) -> None:
+        """Prepare what `mask` needs, so that its time grows with the text alone."""
+        known = {*self._configured, *self._tokens}
+        secrets = [secret for secret in known if len(secret) >= _SHORTEST]
+        # A secret may contain another one, and is replaced first.
+        secrets.sort(key=len, reverse=True)
+        self._pattern = re.compile(_any_of(secrets, _SHORTEST) or "(?!)")
+        self._longest = len(secrets[0]) if secrets else 0
+        self._all = "\n".join(secrets)
+        self._beginnings = {self._all[i : i + _PART] for i in range(len(self._all))}
+
+    def mask(self, text: str) -> str:
+        """The text with `***` for each known secret, and without control characters.
+
+        Programs cut secrets, and fold them into lines. So a part of one is masked as
+        well, if it stands alone and has 12 or more letters, digits, `_` or `-`. Line
+        feeds stay. Of a text beyond `MASK_LIMIT`, only the beginning is shown.
+        """
+        if len(text) > MASK_LIMIT:
+            # The cut may go through a secret, of which the rest would be shown.
+            return self.mask(text[:MASK_LIMIT])[: -self._longest or None] + "…"
+        # A colour may stand right before a part of a secret.
+        text = self._pattern.sub("***", _CONTROLS.sub(" ", text))
+        return re.sub(rf"[A-Za-z0-9_-]{{{_PART},}}", self._mask_part, text)
+
+    def _mask_part(self, run: re.Match[str]) -> str:
+        # Most runs begin like no part of a secret. The set tells this in no time.
+        is_part = run[0][:_PART] in self._beginnings and run[0] in self._all
+        return "***" if is_part and run[0] not in self._names else run[0]
+
+
+def _any_of(texts: list[str], depth: int) -> str:
+    """A regular expression for any of these texts, of `depth` characters or more.
+
+    The texts are put into a tree by their first characters. A plain list of
+    alternatives would try all texts at each place.
+    """
+    if not depth:
+        return "|".join(map(re.escape, texts))
+    branches: dict[str, list[str]] = defaultdict(list)
+    for text in texts:
+        branches[text[0]].append(text[1:])
+    alternatives = []
+    for first, rests in branches.items():
+        alternatives.append(f"{re.escape(first)}(?:{_any_of(rests, depth - 1)})")
+    return "|".join(alternatives)
+
+
+def find_in_env(env: Mapping[str, str | None]) -> list[str]:
+    """The secrets of an entry's `env`: all values, and what is secret in their URLs."""
+    values = without_null(dict(env))
+    # PATH, HOME and a few more are no secrets, and their parts are in many texts.
+    for name in get_default_environment():
+        values.pop(name, None)
+    return [*values.values(), *find_in_texts(values.values())]
+
+
+def find_in_args(args: list[str]) -> list[str]:
+    """The secrets of an entry's `args`: values of options that say so, and of URLs."""
+    headers, values = [], []
+    for word, following in zip(args, [*args[1:], ""], strict=False):
+        if re.match("(-H|--header)(=|$)", word):
+            given = word.partition("=")[2] or following
+            headers.append(given.partition(":")[2])
+        elif match := re.search(rf"(?is){_SECRET_NAME}[\w-]*=(.*)", word):
+            values.append(match[1])
+        elif re.match(rf"(?i)-.*{_SECRET_NAME}", word):
+            values.append(following)
+    return [*values, *with_parts(headers), *find_in_texts(args)]
+
+
+# What the name of an option has in it, if its value is a secret.
+_SECRET_NAME = "(?:token|key|secret|pass)"
+
+
+def find_in_texts(texts: Iterable[str]) -> list[str]:
+    """What is secret in the URLs that stand in these texts."""
+    return find_in_addresses(re.findall(r"://(\S+)", " ".join(texts)))
+
+
+def find_in_addresses(addresses: Iterable[str]) -> list[str]:
+    """Logins, queries, and parts of paths that look like keys, of URLs behind `://`."""
+    found = []
+    for address in addresses:
+        # A password may have any character, so everything before the last `@` counts as
+        # the login, unless a `/` stands before that `@`, as in the path `/@owner`.
+        for login in re.findall(r"(.*[^/])@", address):
+            found += [login, login.partition(":")[2]]
+        path, _, query = address.partition("?")
+        found.append(query)
+        for part in path.split("/")[1:]:
+            if (
+                len(part) >= 16
+                and re.search(r"\d", part)
+                and re.search("[a-zA-Z]", part)
+            ):
+                found.append(part)
+    return with_parts(found)
+
+
+def with_parts(texts: list[str]) -> list[str]:
+    """Texts, and their parts, which may be shown alone, such as that of `Bearer X`."""
+    return texts + re.split(r"[\s:/?#&=@]+", " ".join(texts))
+
+
 # === Configuration ====================================================================
-# A file, ours or another client's, becomes a `WorkbenchConfig` of the right form. All
-# problems of a file are reported together, each with its place. Commands and URLs are
-# checked only by starting the server.
+# A file becomes a `WorkbenchConfig`. What is wrong with the entry of a server becomes
+# the `problem` of this server, which costs nothing else. What is wrong with the file or
+# a toolbox is a `ConfigError`, which has all problems of the file, with their places.
 
 
 class ConfigError(ValueError):
@@ -150,53 +271,62 @@ def without_null(members: JSON) -> JSON:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """A downstream server: either a process (`command`) or an endpoint (`url`).
+    """What the entry of a downstream server says, whatever its kind.
 
-    The type of a field's default is the JSON type that a file must have, but for the
-    exceptions in `_ConfigReader.read`.
+    A kind of servers is a subclass with the fields that start it. The type of a field's
+    default is the JSON type that a file must have, but for null in objects.
     """
+
+    # None takes an inherited variable away.
+    env: dict[str, str | None] = field(default_factory=dict)
+    transport: str = ""
+    tool_filters: list[str] = field(default_factory=lambda: ["*"])
+    exclude_tools: list[str] = field(default_factory=list)
+    description: str = ""  # of the toolbox, if the server is a toolbox of its own
+    problem: str = ""  # why the server is never started
+
+    def patterns(self) -> dict[str, list[str]]:
+        """The patterns of tools' names, by the keys of the entry that have them."""
+        return {"toolFilters": self.tool_filters, "excludeTools": self.exclude_tools}
+
+    def why_left_out(self, tool: str) -> str:
+        """The key that hides a tool of this name from models; empty if none does."""
+        if any(matches(tool, pattern) for pattern in self.exclude_tools):
+            return "excludeTools"
+        is_offered = any(matches(tool, pattern) for pattern in self.tool_filters)
+        return "" if is_offered else "toolFilters"
+
+
+@dataclass(frozen=True)
+class ProcessConfig(ServerConfig):
+    """A server that is a process of this machine."""
 
     command: str = ""
     args: list[str] = field(default_factory=list)
-    # None takes an inherited variable away.
-    env: dict[str, str | None] = field(default_factory=dict)
     cwd: str = "."
-    url: str = ""
-    headers: dict[str, str] = field(default_factory=dict)
-    transport: str = ""  # with a URL: `sse`, or anything else for Streamable HTTP
-    tool_filters: list[str] = field(default_factory=lambda: ["*"])
-    excluded_tools: list[str] = field(default_factory=list)
-    description: str = ""  # of the toolbox, if the server is a toolbox of its own
 
-    def allows(self, tool: str) -> bool:
-        """Whether a model may see and call the downstream tool of this name."""
-        if any(matches(tool, pattern) for pattern in self.excluded_tools):
-            return False
-        return any(matches(tool, pattern) for pattern in self.tool_filters)
 
-    def find_secrets(self) -> list[str]:
-        """The values of `env` and of headers, and the logins and queries of URLs.
-
-        A secret elsewhere, such as in a URL's path, is known only if it comes from
-        `${VAR}`.
-        """
-        env = without_null(self.env)
-        # PATH, HOME and a few more are no secrets, and their parts are in many texts.
-        for name in get_default_environment():
-            env.pop(name, None)
-        values = list(env.values())
-        address = self.url.split("://", 1)[-1]
-        texts = [*self.headers.values(), address.partition("?")[2]]
-        # A password may have any character, so everything before the last `@` counts as
-        # the login, unless a `/` stands before that `@`, as in the path `/@owner`.
-        for login in re.findall(r"(.*[^/])@", address):
-            texts += [login, login.partition(":")[2]]
-        for text in [*self.args, *values]:
-            texts += re.findall(r"://([^/\s]+)@", text)
-            texts += re.findall(r"(?s)://[^?]*\?(.+)", text)
-        # A part may be shown alone, such as the token of `Bearer TOKEN`.
-        parts = re.split(r"[\s:/?#&=@]+", " ".join(texts))
-        return texts + parts + values
+# The kinds of servers, by the key that makes an entry one of this kind.
+KINDS: dict[str, type[ServerConfig]] = {"command": ProcessConfig}
+# The keys of an entry, and the fields that get their values. A key without a field is
+# known, and means nothing here.
+FIELDS = {
+    "env": "env",
+    "command": "command",
+    "args": "args",
+    "cwd": "cwd",
+    "transport": "transport",
+    "toolFilters": "tool_filters",
+    "excludeTools": "exclude_tools",
+    "description": "description",
+}
+# The keys at the top of a file that may hold servers, if there are no toolboxes.
+TABLE_KEYS = ["mcpServers"]
+# What finds the secrets in the values of a field.
+SECRETS_OF: dict[str, Callable[[Any], list[str]]] = {
+    "env": find_in_env,
+    "args": find_in_args,
+}
 
 
 @dataclass(frozen=True)
@@ -207,256 +337,37 @@ class ToolboxConfig:
     servers: Mapping[str, ServerConfig]
 
 
-# Colours and moves of a terminal, halves of surrogate pairs, and control characters
-# except \n.
-_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
-@dataclass
+@dataclass(frozen=True)
 class WorkbenchConfig:
-    """A configuration of the right form, with its `${VAR}` references expanded.
-
-    After the start, only the tokens that are masked change, by `learn`.
-    """
+    """A configuration of the right form, with its `${VAR}` references expanded."""
 
     toolboxes: Mapping[str, ToolboxConfig]
-    # The environment variables that the file names as `${VAR}`. A server gets such a
-    # variable only through its own entry.
-    withheld: Mapping[str, str] = field(default_factory=dict)
+    # The environment variables that servers' entries name as `${VAR}`. A server gets
+    # such a variable only through its own entry.
+    withheld: frozenset[str] = frozenset()
     source: str = ""  # where it came from, for messages
-    secrets: frozenset[str] = frozenset()  # beside the withheld values
-    read_only: bool = False  # by `--read-only`: only such tools are seen and called
-
-    def __post_init__(self) -> None:
-        self._names = set(self.toolboxes)
-        for toolbox in self.toolboxes.values():
-            self._names.update(toolbox.servers)
-        # A model needs the names of toolboxes and servers, so a name is no secret.
-        secrets = self.secrets.union(self.withheld.values()) - self._names
-        forms = set()
-        # The lines of a secret are secrets, because stderr is shown line by line.
-        for text in map(str.strip, {*secrets, *"\n".join(secrets).splitlines()}):
-            plain = _CONTROLS.sub(" ", text).strip()
-            # A short text may occur by chance, and a path that exists is no secret.
-            if len(plain) >= 8 and not os.path.exists(text):
-                # Python's `json` has two forms of a text with other letters than ASCII.
-                shown = _CONTROLS.sub(" ", json.dumps(text, ensure_ascii=False)[1:-1])
-                forms |= {plain, shown, json.dumps(text)[1:-1]}
-        # A secret may contain another one, and is replaced first.
-        self._secrets = sorted(forms, key=len, reverse=True)
-        # A workbench may run for weeks, and only its newest tokens are valid.
-        self._tokens: deque[str] = deque(maxlen=99)
-
-    def learn(self, *tokens: str) -> None:
-        """Mask these tokens as well from now on; only the last 99 of them are kept."""
-        self._tokens.extend(set(filter(None, tokens)).difference(self._tokens))
-
-    def mask(self, text: str) -> str:
-        """The text with `***` for each known secret, and without control characters.
-
-        Programs cut secrets, and fold them into lines. So a part of one is masked as
-        well, if it stands alone and has 12 or more letters, digits, `_` or `-`. Line
-        feeds stay.
-        """
-        secrets = [*self._secrets, *self._tokens]
-        # A colour may stand right before a part of a secret.
-        text = _CONTROLS.sub(" ", text)
-        for secret in secrets:
-            text = text.replace(secret, "***")
-
-        def mask_part(run: re.Match[str]) -> str:
-            is_part = any(run[0] in secret for secret in secrets)
-            return "***" if is_part and run[0] not in self._names else run[0]
-
-        return re.sub("[A-Za-z0-9_-]{12,}", mask_part, text)
 
 
-# The fields of a server, and their keys in clients' files. Of one field's keys, the last
-# counts, but headers and exclusions add up, and filters must agree. `env` is read first,
-# because the other values may refer to its variables.
-_SPELLINGS = {
-    "env": ["env", "environment"],
-    "command": ["command"],
-    "args": ["args"],
-    "cwd": ["cwd"],
-    "url": ["url", "serverUrl", "httpUrl"],
-    "headers": ["headers", "http_headers", "env_http_headers", "bearer_token_env_var"],
-    "transport": ["type", "transport"],
-    "tool_filters": ["toolFilters", "includeTools", "enabled_tools", "tools"],
-    "excluded_tools": ["excludeTools", "disabledTools", "disabled_tools"],
-    "description": ["description"],
-}
-_KINDS = {name: type(default) for name, default in vars(ServerConfig()).items()}
-_FIELDS = {key: name for name, keys in _SPELLINGS.items() for key in keys}
-_FILTER_KEYS = _SPELLINGS["tool_filters"] + _SPELLINGS["excluded_tools"]
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
 _TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
-# `${VAR`, `${env:VAR`, or `{env:VAR` of opencode, without what follows the name.
-_VARIABLE = r"(?x) (?: \$\{ (?:env:)? | \{env: ) (?P<name> [A-Z_][A-Z0-9_]* )"
-_DEFAULT = r"(?: :- (?P<default> [^}]* ) )? \}"
-# A reference of another client, such as `${input:key}` or `{file:path}`, or of a shell.
-_FOREIGN = r"(?: \$\{ | \{env: | \{file: ) [^}]* \} | \$ [A-Z_][A-Z0-9_]* \b"
-_UNCLOSED = r"\$\{"
-_REFERENCE = rf"{_VARIABLE} {_DEFAULT} | (?P<foreign> {_FOREIGN} ) | {_UNCLOSED}"
+_VARIABLE = r"\$\{(?P<name>[A-Z_][A-Z0-9_]*)(?::-(?P<default>[^}]*))?\}"
+# What looks like a reference, and is that of another program, such as a shell.
+FOREIGN = [r"\$\{[^}]*\}", r"\$[A-Z_][A-Z0-9_]*\b"]
+# No server can do without proxies and certificates.
+_NEVER_WITHHELD = re.compile(r".*_PROXY|.*_CA_CERTS|SSL_CERT_.*|.*_CA_BUNDLE")
 
 
 @dataclass
-class _ConfigReader:
-    """Reads a decoded configuration; collects secrets, and problems with their places."""
+class ValueReader:
+    """Reads the values of a part of a file, and collects what is wrong with them."""
 
     problems: list[str] = field(default_factory=list)
-    secrets: list[str] = field(default_factory=list)
+    # The variables that references may name, beside those of the environment.
+    env: JSON = field(default_factory=dict)
 
-    def read_toolboxes(self, content: Any) -> dict[str, ToolboxConfig]:
-        """The toolboxes of a file by their names, ours or another client's."""
-        data = self.expect("configuration", content, dict)
-        if data.get("toolMode", "proxy") != "proxy":
-            self.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
-        toolboxes = {}
-        if "toolboxes" not in data:
-            for path, table in self.find_tables(data).items():
-                # Each server of another client's file is a toolbox of its own.
-                for name, server in self.read_servers(path, table).items():
-                    text = server.description or f"Tools of the MCP server '{name}'"
-                    toolboxes[name] = ToolboxConfig(text, {name: server})
-            return toolboxes
-        for key in sorted(data.keys() & _TABLE_KEYS):
-            log.warning("%s: not served, because there are toolboxes as well", key)
-        for name, path, entry in self.read_entries("toolboxes", data["toolboxes"]):
-            given = entry.pop("description", None)
-            text = self.read(f"{path}.description", given, str, {})
-            table = entry.pop("mcpServers", None)
-            servers = self.read_servers(f"{path}.mcpServers", table)
-            self.report_unknown_keys(path, entry)
-            toolboxes[name] = ToolboxConfig(text, servers)
-        return toolboxes
-
-    def read_entries(self, at: str, table: Any) -> Iterator[tuple[str, str, JSON]]:
-        """Name, path and content of each toolbox or server that is switched on."""
-        for name, value in self.expect(at, table, dict).items():
-            # An entry whose name begins with `_` is a comment.
-            if name.startswith("_"):
-                continue
-            path = f"{at}.{name}"
-            entry = without_null(self.expect(path, value, dict))
-            on = self.expect(f"{path}.enabled", entry.pop("enabled", True), bool)
-            off = self.expect(f"{path}.disabled", entry.pop("disabled", False), bool)
-            if off or not on:
-                continue
-            if re.search("^$|__|_$", name):
-                self.report(path, "expected a name, without '__', not ending in '_'")
-            yield name, path, entry
-
-    def read_servers(self, at: str, table: Any) -> dict[str, ServerConfig]:
-        """The servers of a table by their names, without this workbench itself."""
-        servers = {}
-        for name, path, entry in self.read_entries(at, table):
-            # Zed's extensions and opencode's organizations bring servers whose entries
-            # here have only settings.
-            fields = set(map(_FIELDS.get, entry))
-            if at in ("context_servers", "mcp") and not fields & {"command", "url"}:
-                log.warning("%s: left out, because it has no command and no URL", path)
-                continue
-            server = self.read_server(path, entry)
-            self.secrets += server.find_secrets()
-            words = map(os.path.expanduser, [server.command, *server.args])
-            files = filter(os.path.exists, words)
-            is_own = any(os.path.samefile(file, __file__) for file in files)
-            if is_own and "--toolbox" not in server.args:
-                log.warning("%s: left out, because it starts this workbench", path)
-            else:
-                servers[name] = server
-        return servers
-
-    def read_server(self, path: str, entry: JSON) -> ServerConfig:
-        """One server. The keys of its fields are removed from the entry."""
-        values = self.read_fields(path, entry)
-        starts = list(filter(values.get, ("command", "url")))
-        if len(starts) != 1:
-            found = " and ".join(starts) or f"neither; unknown keys: {[*entry]}"
-            self.report(path, f"expected either 'command' or 'url', found {found}")
-        self.report_unknown_keys(path, entry)
-        return ServerConfig(**values)
-
-    def read_fields(self, path: str, entry: JSON) -> JSON:
-        """The values of a server's fields, in whichever spelling they are given."""
-        values: JSON = {}
-        for key, name in _FIELDS.items():
-            if key not in entry:
-                continue
-            at = f"{path}.{key}"
-            given = entry.pop(key)
-            env = without_null(values.get("env", {}))
-            if key == "tools" and isinstance(given, dict):
-                log.warning("%s: Codex's approvals of tools are not applied", at)
-                continue
-            if key == "command" and isinstance(given, list):
-                # opencode writes the command and its arguments as one list.
-                value, *values["args"] = self.read(at, given, list, env) or [""]
-            else:
-                value = self.read(at, given, _KINDS[name], env)
-            if name == "headers":
-                value = values.get(name, {}) | without_null(value)
-            elif name == "excluded_tools":
-                # The exclusions of all spellings add up.
-                value += values.get(name, [])
-            elif name == "tool_filters" and values.get(name, value) != value:
-                self.report(at, "expected the same in all spellings")
-            values[name] = value
-        return values
-
-    def report_unknown_keys(self, path: str, entry: JSON) -> None:
-        """Warn of unknown keys. A misspelt filter is a problem: it filters nothing."""
-        unknown = sorted(key for key in entry if not key.startswith("_"))
-        filters = {key.lower(): key for key in _FILTER_KEYS}
-        for key in unknown:
-            # With this cutoff, one letter may be wrong in the shortest key, `tools`. A
-            # few longer words, such as `toolset`, are refused as well.
-            for near in difflib.get_close_matches(key.lower(), filters, 1, cutoff=0.8):
-                hint = f"unknown key: did you mean a server's '{filters[near]}'?"
-                self.report(f"{path}.{key}", hint)
-        if unknown:
-            log.warning("%s: unknown keys %s, ignored", path, unknown)
-
-    def read(self, path: str, value: Any, kind: type, env: JSON) -> Any:
-        """A text, or a list or object of texts, with its references expanded.
-
-        References may name variables of `env`. In an object, null stays.
-        """
-        if kind is list and value == "*":
-            value = ["*"]
-        if kind is str and isinstance(value, bool | int | float):
-            value = json.dumps(value)
-        value = self.expect(path, value, kind)
-        if kind is list:
-            items = enumerate(value)
-            return [self.read(f"{path}[{i}]", each, str, env) for i, each in items]
-        if kind is dict:
-            texts = dict(value)
-            for key, each in value.items():
-                if each is not None:
-                    texts[key] = self.read(f"{path}.{key}", each, str, env)
-            return texts
-        if re.search(r"(?s)(?:^|=)[A-Za-z]:.*[\b\f\n\r\t]", value):
-            log.warning(r"%s: has a tab or line feed: in JSON, write C:\\new", path)
-        return re.sub(_REFERENCE, functools.partial(self.expand, path, env), value)
-
-    def expand(self, path: str, env: JSON, reference: re.Match[str]) -> str:
-        """The value of a variable, or its default. A foreign reference stays."""
-        name, default, foreign = reference.group("name", "default", "foreign")
-        if foreign:
-            # The text is not shown, because it may be a password with a `$`.
-            log.warning(
-                "%s: left as it is; only ${NAME} is expanded, in capitals", path
-            )
-            return foreign
-        # `${` that is not closed has no name, and so no value.
-        value: str | None = {**os.environ, **env}.get(name, default)
-        if value is None:
-            how = "set it in `env` of the workbench's entry in your client, or write"
-            self.report(path, f"{reference[0]} is not set: {how} ${{NAME:-default}}")
-            return ""
-        return value
+    def report(self, path: str, problem: str) -> None:
+        """Collect a problem, so that all of them are told together."""
+        self.problems.append(f"{path}: {problem}")
 
     def expect(self, path: str, value: Any, kind: type) -> Any:
         """The value, if it is of this JSON type; otherwise an empty one."""
@@ -467,113 +378,264 @@ class _ConfigReader:
         self.report(path, f"expected {_TYPE_NAMES[kind]}, found {found}")
         return kind()
 
-    def report(self, path: str, problem: str) -> None:
-        """Collect a problem; `parse_config` reports all of them together."""
-        self.problems.append(f"{path}: {problem}")
+    def is_off(self, path: str, entry: JSON) -> bool:
+        """Whether an entry is switched off. The keys that say so are taken from it."""
+        on = self.expect(f"{path}.enabled", entry.pop("enabled", True), bool)
+        off = self.expect(f"{path}.disabled", entry.pop("disabled", False), bool)
+        return off or not on
 
-    def find_tables(self, data: JSON) -> JSON:
-        """The tables of servers in another client's file, by their places.
+    def check_name(self, path: str, name: str) -> None:
+        """Report a name with which the full name of a tool would not split in one way."""
+        if re.search("^$|__|_$", name):
+            self.report(path, "expected a name, without '__', not ending in '_'")
 
-        Servers that a list of names switches off are marked as `disabled` there.
+    def check_keys(self, path: str, unknown: list[str]) -> None:
+        """Warn of unknown keys. A misspelt filter is a problem: it filters nothing."""
+        ignored = []
+        for key in unknown:
+            if "tool" in key.lower():
+                how = "did you mean a server's 'toolFilters' or 'excludeTools'?"
+                self.report(f"{path}.{key}", f"unknown key: {how}")
+            elif not key.startswith("_"):
+                ignored.append(key)
+        if ignored:
+            log.warning("%s: unknown keys %s, ignored", path, sorted(ignored))
+
+    def read(self, path: str, value: Any, kind: type) -> Any:
+        """A text, or a list or object of texts, with its references expanded.
+
+        In an object, null stays. A number or boolean in place of a text becomes one.
         """
-        tables = without_null({key: data.get(key) for key in _TABLE_KEYS})
-        # `mcp` is opencode's table. In VS Code, its `servers` is the table. In Gemini
-        # CLI, it has lists of names from `mcpServers`.
-        other = {"servers", "inputs", "allowed", "excluded", "serverCommand"}
-        mcp = self.expect("mcp", tables.get("mcp", {}), dict)
-        if mcp.keys() & other:
-            del tables["mcp"]
-        if "servers" in mcp:
-            tables["mcp.servers"] = mcp["servers"]
-        folder, project = self.find_project(data)
-        if project.get("mcpServers"):
-            tables[f"{folder}.mcpServers"] = project["mcpServers"]
-        if not tables and not isinstance(data.get("projects"), dict):
-            told = f"expected one of {['toolboxes', *_TABLE_KEYS]}, found {[*data]}"
-            self.report("configuration", told)
-        for key in sorted(data.keys() & _POLICY_KEYS):
-            log.warning("%s: not applied; use `toolFilters` or --read-only", key)
-        off = self.read_names("disabledMcpServers", data)
-        off |= self.read_names(f"{folder}.disabledMcpServers", project)
-        off |= self.read_names("mcp.excluded", mcp)
-        for path, value in tables.items():
-            table = self.expect(path, value, dict)
-            tables[path] = table
-            if mcp.get("allowed") is not None:
-                allowed = self.read_names("mcp.allowed", mcp)
-                off |= set(map(str.lower, table)) - allowed
-            for name in table:
-                if name.lower() in off:
-                    table[name] = {"disabled": True}
-        return tables
+        if kind is list and value == "*":
+            value = ["*"]
+        if kind is str and isinstance(value, bool | int | float):
+            value = json.dumps(value)
+        value = self.expect(path, value, kind)
+        if kind is list:
+            items = enumerate(value)
+            return [self.read(f"{path}[{i}]", each, str) for i, each in items]
+        if kind is dict:
+            texts = dict(value)
+            for key, each in without_null(value).items():
+                texts[key] = self.read(f"{path}.{key}", each, str)
+            return texts
+        # Text in `${` that is not closed would be cut off, so it is a problem.
+        pattern = "|".join([_VARIABLE, f"(?P<foreign>{'|'.join(FOREIGN)})", r"\$\{"])
+        return re.sub(pattern, functools.partial(self._expand, path), value)
 
-    def find_project(self, data: JSON) -> tuple[str, JSON]:
-        """Place and content of what Claude Code keeps for the current folder."""
-        found: tuple[str, JSON] = ("projects", {})
-        others = []
-        # Other files may use this key for something else. The current folder may have
-        # been deleted.
-        with suppress(AttributeError, OSError):
-            for folder, project in data.get("projects", {}).items():
-                if not isinstance(project, dict):
-                    continue
-                # `Path` knows which paths are equal on Windows.
-                if Path(folder) == Path.cwd():
-                    found = (f"projects.{folder}", project)
-                elif project.get("mcpServers"):
-                    others.append(folder)
-        if others:
-            log.warning("projects: not served, for other folders: %s", others[:5])
-        return found
-
-    def read_names(self, path: str, owner: JSON) -> set[str]:
-        """A list of servers' names, which clients compare without regard to case."""
-        names = self.expect(path, owner.get(path.rpartition(".")[2]) or [], list)
-        return {str(name).lower() for name in names}
+    def _expand(self, path: str, reference: re.Match[str]) -> str:
+        """The value of a variable, or its default. A foreign reference stays."""
+        name, default, foreign = reference.group("name", "default", "foreign")
+        if foreign:
+            # Without braces, the text may be a password with a `$`, and is not shown.
+            shown = foreign if foreign.endswith("}") else "a variable without braces"
+            how = "write the value, or ${NAME} in capitals"
+            log.warning("%s: %s stays as it is: %s", path, shown, how)
+            return foreign
+        # `${` that is not closed has no name, and so no value.
+        value: str | None = {**os.environ, **self.env}.get(name, default)
+        if value is None:
+            how = "set it in `env` of the workbench's entry in your client, or write"
+            if os.isatty(0):
+                how = (
+                    f"write `{name}=...` before the command (in PowerShell, $env:{name}"
+                )
+                how += ' = "..."), set it in the client\'s entry of the workbench, or write'
+            self.report(path, f"{reference[0]} is not set: {how} ${{NAME:-default}}")
+            return ""
+        return value
 
 
-def parse_config(data: Any, source: str = "file", text: str = "") -> WorkbenchConfig:
-    """Check a configuration that was decoded from this text. Raises `ConfigError`."""
-    # In this copy, TOML's dates are texts, and Codex's names of variables `${NAME}`.
-    data = json.loads(json.dumps(data, default=str), object_hook=_name_variables)
-    # Comments and disabled entries are not read, but a token that is named there must
-    # not reach other servers either.
-    named = set(re.findall(_VARIABLE, text + json.dumps(data)))
-    # Every server needs PATH, HOME and a few more, which the SDK lists.
-    named -= get_default_environment().keys()
-    withheld = {name: os.environ[name] for name in os.environ.keys() & named}
-    reader = _ConfigReader()
+@dataclass
+class ConfigReader:
+    """Reads a decoded file."""
+
+    values: ValueReader = field(default_factory=ValueReader)  # with the file's problems
+    secrets: list[str] = field(default_factory=list)
+    variables: set[str] = field(default_factory=set)  # that servers' entries name
+
+    def read_toolboxes(self, content: Any) -> dict[str, ToolboxConfig]:
+        """The toolboxes of a file by their names."""
+        data = self.values.expect("configuration", content, dict)
+        tables = without_null({key: data.get(key) for key in TABLE_KEYS})
+        find_tables(data, tables, self)  # room: Other clients' files
+        if "toolboxes" in data:
+            for place, table in tables.items():
+                self.note_variables(table)
+                log.warning(
+                    "%s: not served, because there are toolboxes as well", place
+                )
+            return self.read_own(data["toolboxes"])
+        if not tables:
+            told = f"expected one of {['toolboxes', *TABLE_KEYS]}, found {[*data]}"
+            self.values.report("configuration", told)
+        toolboxes = {}
+        for place, table in tables.items():
+            # Each server is a toolbox of its own.
+            for name, server in self.read_servers(place, table).items():
+                text = server.description or f"Tools of the MCP server '{name}'"
+                toolboxes[name] = ToolboxConfig(text, {name: server})
+        return toolboxes
+
+    def read_own(self, content: Any) -> dict[str, ToolboxConfig]:
+        """The toolboxes of a file in our own form."""
+        self.note_variables(content)
+        toolboxes = {}
+        for name, value in self.values.expect("toolboxes", content, dict).items():
+            # A toolbox or server whose name begins with `_` is a comment.
+            if name.startswith("_"):
+                continue
+            path = f"toolboxes.{name}"
+            entry = without_null(self.values.expect(path, value, dict))
+            if self.values.is_off(path, entry):
+                continue
+            self.values.check_name(path, name)
+            given = entry.pop("description", None)
+            text = self.values.read(f"{path}.description", given, str)
+            table = entry.pop("mcpServers", None)
+            servers = self.read_servers(f"{path}.mcpServers", table)
+            self.values.check_keys(path, [*entry])
+            toolboxes[name] = ToolboxConfig(text, servers)
+        return toolboxes
+
+    def note_variables(self, part: Any) -> None:
+        """Note the variables that a part names, even where it is a comment or is off.
+
+        A token that is named there is meant for one server, and no other may get it.
+        """
+        for reference in re.finditer(_VARIABLE, json.dumps(part)):
+            self.variables.add(reference["name"])
+
+    def read_servers(self, place: str, table: Any) -> dict[str, ServerConfig]:
+        """The servers of a table by their names, without this workbench itself."""
+        table = self.values.expect(place, table, dict)
+        table = translate_table(place, table)  # room: Other clients' files
+        self.note_variables(table)
+        servers = {}
+        for name, value in table.items():
+            if name.startswith("_"):
+                continue
+            reader = ValueReader()
+            path = f"{place}.{name}"
+            entry = without_null(reader.expect(path, value, dict))
+            if reader.is_off(path, entry) and not reader.problems:
+                continue
+            reader.check_name(path, name)
+            server = self.read_server(reader, path, entry)
+            if _starts_workbench(server):
+                log.warning("%s: left out, because it starts this workbench", path)
+                continue
+            if reader.problems:
+                # No transport knows this kind of a server, so it is never started.
+                problem = "; ".join(reader.problems)
+                server = ServerConfig(description=server.description, problem=problem)
+                log.warning("%s", problem)
+            servers[name] = server
+        return servers
+
+    def read_server(self, reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
+        """A server, of the kind that its entry says; `reader` collects its problems."""
+        unknown = [key for key in entry if key not in FIELDS]
+        given = {FIELDS[key] for key in entry.keys() & FIELDS if entry[key]}
+        starts = [key for key in KINDS if key in given]
+        if len(starts) != 1:
+            found = " and ".join(starts) or f"neither; unknown keys: {unknown}"
+            reader.report(
+                path, f"expected {' or '.join(map(repr, KINDS))}, found {found}"
+            )
+        reader.check_keys(path, unknown)
+        kind = KINDS[starts[0]] if starts else ServerConfig
+        values = read_fields(reader, path, entry, vars(kind()))
+        for name in values.keys() & SECRETS_OF:
+            self.secrets += SECRETS_OF[name](values[name])
+        return kind(**values)
+
+
+def read_fields(reader: ValueReader, path: str, entry: JSON, usual: JSON) -> JSON:
+    """The values of those fields of an entry that have a usual value.
+
+    If a field has several keys, the last counts, but exclusions add up, and filters
+    must agree.
+    """
+    values: JSON = {}
+    # `env` comes first, because all other values may refer to its variables.
+    for key in sorted(entry, key=lambda key: FIELDS.get(key) != "env"):
+        name = FIELDS.get(key, "")
+        if name not in usual:
+            continue
+        value = reader.read(f"{path}.{key}", entry[key], type(usual[name]))
+        former = values.get(name, value)
+        if name == "env":
+            reader.env = without_null(value)
+        elif name == "exclude_tools" and name in values:
+            value = former + value
+        elif name == "tool_filters" and former != value:
+            reader.report(f"{path}.{key}", "expected the same in all spellings")
+        values[name] = value
+    return values
+
+
+def _starts_workbench(server: ServerConfig) -> bool:
+    """Whether a server is this very file, with anything but its own tools."""
+    if not isinstance(server, ProcessConfig) or "--toolbox" in server.args:
+        return False
+    words = map(os.path.expanduser, [server.command, *server.args])
+    files = filter(os.path.exists, words)
+    return any(os.path.samefile(file, __file__) for file in files)
+
+
+def parse_config(
+    data: Any, source: str = "file", secrets: Secrets | None = None
+) -> WorkbenchConfig:
+    """Check a decoded configuration, and add what it has to the secrets.
+
+    Raises `ConfigError` with all that is wrong with the file and its toolboxes.
+    """
+    reader = ConfigReader()
     toolboxes = reader.read_toolboxes(data)
-    if reader.problems:
-        raise ConfigError("\n".join([f"{source}:", *reader.problems]))
-    return WorkbenchConfig(toolboxes, withheld, source, frozenset(reader.secrets))
+    if reader.values.problems:
+        raise ConfigError("\n".join([f"{source}:", *reader.values.problems]))
+    # Every server needs PATH, HOME and a few more, which the SDK lists.
+    named = reader.variables & os.environ.keys() - get_default_environment().keys()
+    names = set(toolboxes)
+    for toolbox in toolboxes.values():
+        names.update(toolbox.servers)
+    if secrets:
+        secrets.add([*reader.secrets, *map(os.environ.__getitem__, named)], names)
+    withheld = {name for name in named if not _NEVER_WITHHELD.fullmatch(name)}
+    return WorkbenchConfig(toolboxes, frozenset(withheld), source)
 
 
-def find_config(argument: Path | str | None) -> WorkbenchConfig:
-    """The configuration to serve: a file's, or the demo. Raises `ConfigError`."""
+# What is served where there is no file.
+DEFAULT: JSON = {"toolboxes": {}}
+# What decodes a file, and the name of its language, by the end of the file's name.
+LANGUAGES: dict[str, tuple[str, Callable[[str], Any]]] = {"": ("JSON", json.loads)}
+
+
+def find_config(argument: Path | str | None, secrets: Secrets) -> WorkbenchConfig:
+    """The configuration to serve, from a file or `DEFAULT`. Raises `ConfigError`."""
     given = argument or os.environ.get("WORKBENCH_CONFIG")
     path = os.path.expanduser(str(given or "workbench-config.json"))
     if not given and not os.path.exists(path):
-        server = ServerConfig(sys.executable, [__file__, "--toolbox"])
-        note = "This is a demo. Give your own file as argument or in WORKBENCH_CONFIG."
-        demo = ToolboxConfig(f"Echo and time. {note}", {"toolbox": server})
-        return WorkbenchConfig({"demo": demo}, source=note)
-    is_toml = path.endswith(".toml")
+        how = (
+            "give a file as argument, in WORKBENCH_CONFIG, or as workbench-config.json"
+        )
+        return parse_config(DEFAULT, f"no file of yours: {how}", secrets)
+    language, decode = LANGUAGES.get(Path(path).suffix, LANGUAGES[""])
     try:
         path = os.path.abspath(path)
-        # Without this check, a named pipe that nobody writes to would be waited for. A
-        # link to a pipe is the `<(...)` of a shell, which writes.
-        if Path(path).is_fifo() and not Path(path).is_symlink():
-            raise OSError(0, "expected a file, found a pipe")
         text = Path(path).read_text(encoding="utf-8-sig")
-        data = tomllib.loads(text) if is_toml else _decode_json(text)
+        if not text.strip():
+            raise ValueError("the file is empty")
+        data = decode(text)
+        # Halves of surrogate pairs, which cannot be sent, are an error here.
+        json.dumps(data, ensure_ascii=False).encode()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        language = "TOML, because of its name," if is_toml else "JSON"
         told = f"expected {language} saved as UTF-8: {error}"
         raise ConfigError(f"{path}: {told}") from None
-    return parse_config(data, path, text)
+    return parse_config(data, path, secrets)
 
 
 # === Workbench ========================================================================
@@ -589,7 +651,14 @@ class ToolError(Exception):
 
 
 class NotDelivered(ToolError):
-    """The server has certainly not executed the request, so it may be sent again."""
+    """The server has not received the request, or refuses it with its whole session."""
+
+
+class Unanswered(ToolError):
+    """The server may have executed a request that it has not answered."""
+
+
+EXECUTED = "the call may have taken effect, and was not repeated"
 
 
 def find_cause(error: BaseException) -> BaseException:
@@ -623,23 +692,31 @@ class DownstreamServer:
     toolbox_name: str
     server_name: str
     config: ServerConfig
-    workbench: Workbench
+    shared: Shared
+    task_group: anyio.abc.TaskGroup  # runs the connections
+    read_only: bool  # only tools that are declared so can be seen and called
     introduced: bool = False  # a part had the server's instructions
 
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
         self.prefix = f"{self.toolbox_name}__{self.server_name}__"
         # A placeholder, which never runs, so that `start` makes the first connection.
-        self.connection = Connection(self.name, self.config, self.workbench.shared)
+        self.connection = Connection(self.name, self.config, self.shared)
         self.connection.set_state(State.ENDED)
 
     @property
     def tools(self) -> dict[str, types.Tool]:
         """By name, the tools that a model may see and call."""
         tools = self.connection.tools
-        if self.workbench.config.read_only:
+        if self.read_only:
             tools = {name: t for name, t in tools.items() if is_read_only(t)}
         return tools
+
+    def why_left_out(self, tool: str) -> str:
+        """What hides a tool that the server has from models; empty if nothing does."""
+        if tool in self.connection.tools and tool not in self.tools:
+            return "--read-only"
+        return self.connection.left_out.get(tool, "")
 
     def fits(self, pattern: str, tool: str | None = None) -> bool:
         """Whether a pattern fits this tool or, without a tool, may fit a tool here."""
@@ -657,14 +734,13 @@ class DownstreamServer:
         # With an `await` between the check and the assignment, callers that come at
         # once would start the server more than once.
         if former.state > State.UP:
-            self.connection = Connection(self.name, self.config, self.workbench.shared)
-            self.workbench.task_group.start_soon(self._run, self.connection, former)
+            self.connection = Connection(self.name, self.config, self.shared)
+            self.task_group.start_soon(self._run, self.connection, former)
         return self.connection
 
     async def _run(self, connection: Connection, former: Connection) -> None:
-        if self.config.command:
-            # Two processes of one server would compete for a profile or a lock. An old
-            # process that still answers a call may take for ever.
+        if connection.transport_class.is_exclusive:
+            # An old process that still answers a call may take for ever.
             with anyio.move_on_after(HANDOVER_TIMEOUT):
                 await former.reach(State.ENDED)
         await connection.run()
@@ -679,11 +755,13 @@ class DownstreamServer:
             return await self.connect()
         return connection
 
-    async def call(self, full_name: str, params: JSON, on_progress: OnProgress) -> JSON:
+    async def call(
+        self, full_name: str, params: JSON, others: JSON, on_progress: OnProgress
+    ) -> JSON:
         """Call a tool of the server, which is started if it is not up.
 
         `params`, without the name, and the result are those of `tools/call` on the
-        wire. Raises `ToolError`, `ValueError` for arguments or results that are not
+        wire. `others` is what the model has sent beside the arguments. Raises `ToolError`, `ValueError` for arguments or results that are not
         valid, or the server's `MCPError`.
         """
         tool = full_name.removeprefix(self.prefix)
@@ -698,15 +776,40 @@ class DownstreamServer:
             if connection.state is not State.UP:
                 break
             if tool not in self.tools:
-                names = [self.prefix + name for name in self.tools]
-                near = ", ".join(difflib.get_close_matches(full_name, names, cutoff=0))
-                what = f"'{self.name}' has no tool '{tool}'"
-                raise ToolError(f"{what}, nearest: {near or 'none'}")
+                raise ToolError(self._why_no_tool(tool))
+            if not params["arguments"]:
+                refuse_misplaced(self.tools[tool], others)
             # After `NotDelivered`, the connection is marked as closed, and the second
             # turn of the loop makes a new one. Any other call may have been executed.
             with suppress(NotDelivered):
                 return await connection.call({**params, "name": tool}, on_progress)
         raise ToolError(f"server '{self.name}' is not up: {connection.why_not_up()}")
+
+    def _why_no_tool(self, tool: str) -> str:
+        """Why a model cannot call a tool of this name, and what it can call."""
+        hidden_by = self.why_left_out(tool)
+        if hidden_by:
+            return f"'{tool}' of '{self.name}' is left out by {hidden_by}"
+        names = [self.prefix + name for name in self.tools]
+        near = difflib.get_close_matches(self.prefix + tool, names, cutoff=0)
+        shown = ", ".join(map(quote, near)) or "none"
+        return f"'{self.name}' has no tool '{tool}', nearest: {shown}"
+
+
+def refuse_misplaced(tool: types.Tool, others: JSON) -> None:
+    """Raise `ToolError` if what is sent beside empty arguments belongs into them.
+
+    Models put arguments there, and one client renames the key. Without its arguments,
+    a tool that deletes a folder may delete everything.
+    """
+    known = tool.input_schema.get("properties") or {}
+    misplaced = []
+    for key, value in others.items():
+        if key in known or (isinstance(decode(value), dict) and value):
+            misplaced.append(key)
+    if misplaced:
+        names = ", ".join(misplaced)
+        raise ToolError(f"put what stands in {names} into `arguments`, not beside it")
 
 
 Servers = list[DownstreamServer]
@@ -724,11 +827,9 @@ class Workbench:
     config: WorkbenchConfig
     shared: Shared
     task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
+    read_only: bool
     # By name, the toolboxes that were opened or used. A server starts when needed.
     open_toolboxes: dict[str, Servers] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.file_time = modification_time(self.config.source)
 
     def servers_of(self, name: str) -> Servers:
         """The servers of a toolbox, which is open from now on.
@@ -737,13 +838,11 @@ class Workbench:
         """
         if name not in self.config.toolboxes:
             names = ", ".join(self.config.toolboxes) or "none"
-            text = f"Toolbox '{name}' not found. Available toolboxes: {names}"
-            if modification_time(self.config.source) != self.file_time:
-                text += f". {self.config.source} has changed: restart the workbench"
-            raise ToolError(text)
+            raise ToolError(f"Toolbox '{name}' not found. Available toolboxes: {names}")
         if name not in self.open_toolboxes:
+            own = self.shared, self.task_group, self.read_only
             self.open_toolboxes[name] = [
-                DownstreamServer(name, server, config, self)
+                DownstreamServer(name, server, config, *own)
                 for server, config in self.config.toolboxes[name].servers.items()
             ]
         return self.open_toolboxes[name]
@@ -817,7 +916,7 @@ class Workbench:
             else:
                 answer["servers_failed"][name] = connection.why_not_up()
         answer["note"] = compose_note(answer, servers, patterns)
-        fit(answer, PART_LIMIT if is_part else ANSWER_LIMIT)
+        fit(answer, is_part)  # room: Short answers
         optional = {"servers_failed", "servers_connecting", "note", "instructions"}
         return {k: v for k, v in answer.items() if v or k not in optional}
 
@@ -832,23 +931,16 @@ class Workbench:
 
 
 @asynccontextmanager
-async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]:
+async def running_workbench(
+    config: WorkbenchConfig, secrets: Secrets, read_only: bool = False
+) -> AsyncIterator[Workbench]:
     """A workbench whose servers are all stopped when the block is left."""
     environment = {k: v for k, v in os.environ.items() if k not in config.withheld}
-    shared = Shared(config.mask, config.learn, environment)
-    # asyncio looks up host names in these threads. A look-up may hang for a minute,
-    # such as while a VPN is off, and with few threads keep other servers waiting.
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(500))
+    shared = Shared(secrets, environment)
+    allow_many_lookups()  # room: Remote servers
     async with anyio.create_task_group() as task_group:
-        yield Workbench(config, shared, task_group)
+        yield Workbench(config, shared, task_group, read_only)
         task_group.cancel_scope.cancel()
-
-
-def modification_time(path: str) -> float:
-    """When a file was changed last; 0 without a file, as in the demo."""
-    with suppress(OSError):
-        return os.path.getmtime(path)
-    return 0
 
 
 def compose_note(answer: JSON, servers: Servers, patterns: list[str]) -> str:
@@ -909,6 +1001,11 @@ def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
 def shorten(text: str, limit: int) -> str:
     """The text, or its beginning if it has more than `limit` characters."""
     return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def quote(name: str) -> str:
+    """A name that a server has given, as it may stand in a text of our own."""
+    return repr(shorten(name, 128))
 
 
 def compact(value: Any) -> str:
@@ -984,7 +1081,7 @@ def text_result(text: str, is_error: bool = False) -> JSON:
     return {"content": [{"type": "text", "text": text}], "isError": is_error}
 
 
-def _decode(value: Any) -> Any:
+def decode(value: Any) -> Any:
     """The JSON in a string, as models send it; any other value unchanged."""
     with suppress(TypeError, ValueError):
         value = from_json(value)
@@ -992,11 +1089,11 @@ def _decode(value: Any) -> Any:
 
 
 def _as_object(value: Any) -> Any:
-    return _decode(value) or {}
+    return decode(value) or {}
 
 
 def _as_list(value: Any) -> Any:
-    decoded = _decode(value)
+    decoded = decode(value)
     patterns = decoded if isinstance(decoded, list) else [value]
     return list(filter(None, patterns)) or ["*"]
 
@@ -1019,9 +1116,9 @@ async def open_toolbox(
 ) -> JSON:
     """Start a toolbox's servers and get their tools with input schemas.
 
-    `tools`: names or patterns (several add up), such as read_* (any server), slack__*
-    (server slack), work__slack__post_message (full name). Large toolboxes come partly
-    without schemas, which full names bring.
+    `tools`: names or patterns (several add up), such as read_* (any server), SERVER__*
+    (all of one server), or full names. Large toolboxes come partly without schemas,
+    which full names bring.
     """
     workbench = _begin_request(context)
     answer = await workbench.open(toolbox_name, tools, context.session.report_progress)
@@ -1035,7 +1132,12 @@ _ONE_HOP = re.compile(r"progressToken$|io\.modelcontextprotocol/")
 
 
 async def use_tool(
-    context: Any, /, toolbox_name: str, tool_name: str, arguments: _Object, **more: Any
+    context: Any,
+    /,
+    tool_name: str,
+    arguments: _Object,
+    toolbox_name: str = "",
+    **more: Any,
 ) -> JSON:
     """Call a tool, by its full name from open_toolbox, as its inputSchema asks."""
     workbench = _begin_request(context)
@@ -1044,17 +1146,11 @@ async def use_tool(
     params = {"arguments": arguments, "_meta": forwarded}
     # Without a token of the client, the server is not asked for progress.
     on_progress = context.session.report_progress if "progressToken" in meta else None
-    place = f"Error executing tool '{tool_name}' in toolbox '{toolbox_name}'"
+    toolbox = toolbox_name or tool_name.partition("__")[0]
+    place = f"Error executing tool '{tool_name}' in toolbox '{toolbox}'"
     try:
-        server = workbench.find_server(toolbox_name, tool_name)
-        tool = server.tools.get(tool_name.removeprefix(server.prefix))
-        # Models put arguments beside `arguments`, and the server would get none.
-        if tool and not arguments:
-            known = tool.input_schema.get("properties") or {}
-            misplaced = ", ".join(sorted(more.keys() & known))
-            if misplaced:
-                raise ToolError(f"put {misplaced} into `arguments`, not beside it")
-        return await server.call(tool_name, params, on_progress)
+        server = workbench.find_server(toolbox, tool_name)
+        return await server.call(tool_name, params, more, on_progress)
     except (ToolError, ValueError) as error:
         # Like an invalid answer, arguments that are nested too deeply are a ValueError.
         raise ToolError(f"{place}: {explain(error)}") from None
@@ -1084,7 +1180,7 @@ def instructions(config: WorkbenchConfig) -> str:
     return "\n".join(lines)
 
 
-def meta_tools(config: WorkbenchConfig) -> list[OwnTool]:
+def meta_tools(config: WorkbenchConfig, read_only: bool = False) -> list[OwnTool]:
     """The two meta-tools, with the names of the toolboxes in the schema."""
     opening = make_tool(open_toolbox, "Open Toolbox")
     using = make_tool(use_tool, "Use Tool")
@@ -1093,7 +1189,7 @@ def meta_tools(config: WorkbenchConfig) -> list[OwnTool]:
     opening.declaration.annotations = types.ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True
     )
-    if config.read_only:
+    if read_only:
         using.declaration.annotations = types.ToolAnnotations(read_only_hint=True)
     if config.toolboxes:
         # Many clients do not show the instructions, which have the names as well.
@@ -1105,7 +1201,9 @@ def meta_tools(config: WorkbenchConfig) -> list[OwnTool]:
     return [opening, using]
 
 
-def create_server(config: WorkbenchConfig) -> Server[Any]:
+def create_server(
+    config: WorkbenchConfig, secrets: Secrets, read_only: bool = False
+) -> Server[Any]:
     """The workbench as a low-level MCP server, of which each run serves one client."""
 
     async def set_level(context: Any, params: types.SetLevelRequestParams) -> JSON:
@@ -1118,9 +1216,10 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
         for server in in_state(State.UP, workbench.open_servers()):
             workbench.task_group.start_soon(server.connection.tell_roots_changed)
 
-    server = tool_server("mcp-workbench", meta_tools(config), config.mask)
+    tools = meta_tools(config, read_only)
+    server = tool_server("mcp-workbench", tools, secrets.mask)
     server.instructions = instructions(config)
-    server.lifespan = lambda _: running_workbench(config)
+    server.lifespan = lambda _: running_workbench(config, secrets, read_only)
     # As arguments of `Server`, these two would raise deprecation warnings.
     level = types.SetLevelRequestParams
     server.add_request_handler("logging/setLevel", level, set_level)
@@ -1221,7 +1320,7 @@ async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[
 # Once the connection is marked as closed, `run` waits for the calls in flight, and
 # leaves session and transport.
 #
-# A `Transport` carries the messages. The next section has the two kinds of transports.
+# A `Transport` carries the messages. The next section has that of a process.
 #
 # - A transport is an async context manager that yields `Streams`. If entering it fails,
 #   the error is the reason why the server is not up.
@@ -1235,7 +1334,6 @@ async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[
 #   `NotDelivered`, no new call is sent, but answers to calls in flight may still come.
 
 Mask = Callable[[str], str]
-MASK_LIMIT = 1 << 16  # bytes of a line or a text that is masked and shown
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 
 
@@ -1247,8 +1345,7 @@ class Shared:
     servers go there. The SDK sends over the client's connection, which outlives a call.
     """
 
-    mask: Mask
-    learn: Callable[..., None]  # has further secrets masked
+    secrets: Secrets
     environment: Mapping[str, str]  # inherited by every server process
     client: ServerSession | None = None
     log_level: types.LoggingLevel = "debug"  # the lowest that the client wants to see
@@ -1256,12 +1353,32 @@ class Shared:
 
 @dataclass(eq=False, repr=False)
 class Transport(AbstractAsyncContextManager[Streams]):
-    """The way to a server: what both kinds of transports are given."""
+    """The way to a server of one kind: what each transport is given, and is."""
+
+    # Two connections at once would compete, such as for a profile or a lock, so that a
+    # new one waits for the end of the old one.
+    is_exclusive: ClassVar[bool] = False
+    # The server may forget the session, or lose announcements, without a word.
+    is_forgetful: ClassVar[bool] = False
 
     config: ServerConfig
     shared: Shared
     on_output: Callable[[bytes], None]  # for each line of a process that is no message
     on_closed: Callable[[str], None]  # with the reason
+
+
+class NoTransport(Transport):
+    """The way to a server whose entry cannot be used: there is none."""
+
+    async def __aenter__(self) -> Streams:
+        raise ToolError(self.config.problem)
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing was entered."""
+
+
+# The transports, by the kinds of servers.
+TRANSPORTS: dict[type[ServerConfig], type[Transport]] = {ServerConfig: NoTransport}
 
 
 class State(enum.IntEnum):
@@ -1292,17 +1409,18 @@ class Connection:
         self.name = name
         self.config = config
         self.shared = shared
+        self.transport_class = TRANSPORTS[type(config)]
         self.tools: dict[str, types.Tool] = {}  # by name, those that the filters allow
+        self.left_out: dict[str, str] = {}  # by name, the key that hides a tool
         self.session: ClientSession  # set by `run`, once the transport is entered
         self.state = State.STARTING
         self._reason = ""  # why the connection is closed
         self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
         self._in_flight = 0  # calls
-        self._failures = 0  # of requests, since the last success
         self._changed = anyio.Event()  # replaced by `_notify`
         # A remote server's announcement is lost while its event stream is broken, and
         # any listing may fail. Then each `wait_until_current` asks for a listing.
-        self._may_miss_changes = bool(config.url)
+        self._may_miss_changes = self.transport_class.is_forgetful
         # Requests for a listing of the tools are numbered. A listing serves all that
         # were made before it began, even if it fails.
         self._requested = 0  # number of the last request
@@ -1333,13 +1451,13 @@ class Connection:
         The first reason is kept, because later ones are consequences of the first.
         """
         if not self._reason:
-            self._reason = " ".join(self.shared.mask(reason).split())
+            self._reason = " ".join(self.shared.secrets.mask(reason).split())
         if self.state is State.UP:
             self.set_state(State.DRAINING)
 
     def log_line(self, line: bytes) -> None:
         """Log a line of the server's output that is no message, and remember it."""
-        text = self.shared.mask(line[:MASK_LIMIT].decode(errors="replace")).strip()
+        text = self.shared.secrets.mask(line.decode(errors="replace")).strip()
         if text:
             # The address of a sign-in has several hundred characters.
             self._output.append(text[:1_000])
@@ -1357,8 +1475,8 @@ class Connection:
 
     async def run(self) -> None:
         """Start the server, keep the connection, and leave no process of its group."""
-        kind = RemoteServer if self.config.url else ServerProcess
-        transport = kind(self.config, self.shared, self.log_line, self.mark_closed)
+        callbacks = self.log_line, self.mark_closed
+        transport = self.transport_class(self.config, self.shared, *callbacks)
         try:
             # A start that fails in its transport has no `session`.
             async with transport as streams, self._session(streams) as self.session:
@@ -1436,7 +1554,7 @@ class Connection:
                 valid.append(tool)
             except ValueError as error:
                 # The mask comes first, because a secret that is cut is not found.
-                shown = self.shared.mask(str(tool))[:99]
+                shown = self.shared.secrets.mask(str(tool))[:99]
                 text = "%s: left out a tool that is not valid, %s: %s"
                 log.warning(text, self.name, shown, explain(error))
         page["tools"] = valid
@@ -1502,10 +1620,14 @@ class Connection:
         if self.state is State.UP and self._may_miss_changes:
             self._request_listing()
         await self.reach(State.UP)
+        with anyio.move_on_after(OPEN_TIMEOUT):
+            await self._until_listed()
+
+    async def _until_listed(self) -> None:
+        """Wait for the listing that was requested last, or the end of the connection."""
         # Later requests are not waited for: each listing may be followed by another.
         number = self._requested
-        with anyio.move_on_after(OPEN_TIMEOUT):
-            await self._until(lambda: self._listed >= number or self.state > State.UP)
+        await self._until(lambda: self._listed >= number or self.state > State.UP)
 
     async def _keep_current(self) -> None:
         """List the tools whenever that was requested, one listing at a time."""
@@ -1515,13 +1637,14 @@ class Connection:
             try:
                 with anyio.fail_after(ANSWER_TIMEOUT):
                     await self._list_tools()
-                self._failures = 0
             except (MCPError, ToolError, ValueError, TimeoutError) as error:
                 log.warning("%s: kept its old tools: %s", self.name, explain(error))
                 self._may_miss_changes = True
-                # A server that is slow, or whose answer is not valid, knows the session.
-                if isinstance(error, MCPError | ToolError):
-                    self._count_failure(error)
+                # A server whose answer is not valid knows the session.
+                if self.transport_class.is_forgetful and not isinstance(
+                    error, ValueError
+                ):
+                    self.mark_closed(f"tools/list failed: {explain(error)}")
             self._listed = number
             self._notify()
             # A server that announces a change after each listing is listed without end.
@@ -1546,29 +1669,33 @@ class Connection:
                 if error.code != types.METHOD_NOT_FOUND:
                     raise
                 break  # the server has no tools
-            tools |= {t.name: t for t in page.tools if self.config.allows(t.name)}
+            tools |= {tool.name: tool for tool in page.tools}
             cursor = page.next_cursor or None
+        left_out = {}
+        for name in list(tools):
+            hidden_by = self.config.why_left_out(name)
+            if hidden_by:
+                left_out[name] = hidden_by
+                del tools[name]
         new, old = tools.keys(), self.tools.keys()
         modified = sum(tools[name] != self.tools[name] for name in new & old)
         counts = f"{len(new - old)} added, {len(old - new)} removed"
         log.info("%s: tools: %s, %d modified", self.name, counts, modified)
         log.debug("%s: its tools are %s", self.name, ", ".join(tools))
-        for pattern in set(self.config.tool_filters) - {"*"}:
-            if not any(matches(tool, pattern) for tool in tools):
-                log.warning("%s: toolFilters: %r offers no tool", self.name, pattern)
         self.tools = tools
+        self.left_out = left_out
+        for warning in self.find_idle_patterns():
+            log.warning("%s: %s", self.name, warning)
 
-    def _count_failure(self, error: Exception) -> None:
-        """Close the connection if the server may have lost the session.
-
-        A remote server that was restarted may refuse the old session with any error. So
-        a post or a listing that fails closes the connection, if the request before has
-        failed as well. Otherwise, all calls would fail until the workbench is restarted.
-        """
-        self._failures += 1
-        may_be_lost = bool(self.config.url) and self._failures > 1
-        if may_be_lost or isinstance(error, NotDelivered):
-            self.mark_closed(explain(error))
+    def find_idle_patterns(self) -> list[str]:
+        """What the entry's patterns miss: whoever misspells one relies on it in vain."""
+        names = [*self.tools, *self.left_out]
+        idle = []
+        for key, patterns in self.config.patterns().items():
+            for pattern in patterns:
+                if pattern != "*" and not any(matches(name, pattern) for name in names):
+                    idle.append(f"{key}: {pattern!r} matches none of its tools")
+        return idle
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
         log.debug("[%s] %s: %s", self.name, params.level, compact(params.data))
@@ -1588,6 +1715,29 @@ class Connection:
         with suppress(Exception):
             await self.session.send_notification(types.RootsListChangedNotification())
 
+    async def _judge(self, error: Exception) -> None:
+        """Judge what a call that failed tells of the connection.
+
+        A remote server that was restarted may refuse the old session with any error,
+        and so may a tool that refuses every call. A listing decides: if it fails as
+        well, the session is lost. If it works, the call may have been executed, because
+        some frameworks answer a tool's exception with HTTP 404.
+        """
+        if self.transport_class.is_forgetful:
+            self._request_listing()
+        if isinstance(error, NotDelivered):
+            await self._until_listed()
+            if self.state is State.UP:
+                raise ToolError(f"{error}; {EXECUTED}") from None
+        if isinstance(error, Unanswered):
+            raise ToolError(f"{error}; {EXECUTED}") from None
+        # A server may use this code itself, and live on.
+        is_closed = (
+            isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED
+        )
+        if is_closed and self.state is not State.UP:
+            raise ToolError(f"the server {self.why_not_up()}; {EXECUTED}") from None
+
     async def call(self, params: JSON, on_progress: OnProgress) -> JSON:
         """Send `tools/call` with these wire parameters, and return the wire result.
 
@@ -1605,22 +1755,9 @@ class Connection:
             result: JSON = await self.session.send_request(
                 request, _RAW_RESULT, progress_callback=on_progress
             )
-            self._failures = 0
-        except ToolError as error:
-            self._count_failure(error)
+        except (ToolError, MCPError) as error:
+            await self._judge(error)
             raise
-        except MCPError as error:
-            # A tool may refuse every call, and a new session would lose what the old
-            # one holds, such as a browser. So this alone does not close the connection:
-            # if the session is lost, the listing fails as well.
-            self._failures += 1
-            if self._may_miss_changes:
-                self._request_listing()
-            # A server may use this code itself, and live on.
-            if error.code != types.CONNECTION_CLOSED or self.state is State.UP:
-                raise
-            how = "the call may have taken effect, and was not repeated"
-            raise ToolError(f"the server {self.why_not_up()}; {how}") from None
         finally:
             self._in_flight -= 1
             self._notify()
@@ -1675,31 +1812,33 @@ class ServerProcess(Transport):
     two wait for the exit first, up to `EXIT_GRACE`.
     """
 
+    config: ProcessConfig
+    is_exclusive = True
+
     async def __aenter__(self) -> Streams:
         """Start the process, to speak to it over stdin and stdout."""
         config = self.config
         env = without_null({**self.shared.environment, **config.env})
         words = list(map(os.path.expanduser, [config.command, *config.args]))
-        # Without `which`, Windows would not find `npx.cmd` for the command `npx`.
-        words[0] = shutil.which(words[0], path=env.get("PATH")) or words[0]
         # Clients take an empty `cwd` for none.
         cwd = os.path.expanduser(config.cwd or ".")
-        options: JSON = {"env": env, "cwd": cwd, "start_new_session": True}
-        # There are no sessions on Windows, where a group keeps Ctrl-C from a server.
-        options["creationflags"] = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
-        start = asyncio.get_running_loop().subprocess_exec
         # A start that was cancelled half way would leave a process that nobody stops.
         with anyio.CancelScope(shield=True):
             try:
-                self._process, self._pipes = await start(_Pipes, *words, **options)
+                await self.start(words, {"env": env, "cwd": cwd})
             except OSError as error:
-                raise ToolError(_explain_start(config.command, cwd, error)) from None
-        if sys.platform == "win32":
-            self._job = create_job(self._process)
+                raise ToolError(_explain_start(words[0], cwd, error)) from None
+        _running.add(self)
         # The process may have exited already. Then the callback follows at once.
         self._pipes.exited.add_done_callback(self._report_exit)
         self._ends = [self._pipes.exited, asyncio.create_task(self._read_stderr())]
         return Streams(self._messages(), self._send)
+
+    async def start(self, words: list[str], options: JSON) -> None:
+        """Start the process in a session, and so a group, of its own."""
+        start = asyncio.get_running_loop().subprocess_exec
+        options["start_new_session"] = True
+        self._process, self._pipes = await start(_Pipes, *words, **options)
 
     def _report_exit(self, _: object) -> None:
         status = self._process.get_returncode()
@@ -1727,7 +1866,8 @@ class ServerProcess(Transport):
         self.on_closed("closed its stdout")
 
     async def _read_stderr(self) -> None:
-        async for line in read_lines(self._pipes.stderr, MASK_LIMIT):
+        # A line that is cut is longer than what the mask shows of it.
+        async for line in read_lines(self._pipes.stderr, 2 * MASK_LIMIT):
             self.on_output(line)
 
     async def _send(self, item: SessionMessage) -> None:
@@ -1747,7 +1887,7 @@ class ServerProcess(Transport):
         """Close stdin, and end the whole process group.
 
         After a SIGKILL, the group has a moment to die, because the next process would
-        find the locks of this one. On Windows, the first signal kills.
+        find the locks of this one.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
@@ -1766,24 +1906,38 @@ class ServerProcess(Transport):
                         await anyio.sleep(0.02)
             await asyncio.wait(self._ends, timeout=OUTPUT_TIMEOUT)
         self._process.close()
+        _running.discard(self)
 
     def kill_group(self, number: int) -> bool:
         """Signal the process group, unless 0; return whether it has any process."""
-        if sys.platform == "win32":
-            return signal_job(self._job, number)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.get_pid(), number)
-            return True
+        if sys.platform != "win32":
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.get_pid(), number)
+                return True
         return False
 
 
 def _explain_start(command: str, cwd: str, error: OSError) -> str:
     """Why a process could not be started, and what to do about it."""
     why = f"{error.strerror} (`command` is one program, by its full path or from PATH; "
-    why += "arguments go into `args`, a URL into `url`, a longer PATH into `env`)"
+    why += "arguments go into `args`, a longer PATH into `env`)"
     if not os.path.isdir(cwd):
         why = f"its `cwd` is no folder: '{cwd}'"
+    elif os.path.dirname(command) and not os.path.isabs(command):
+        why = f"{error.strerror}, sought in '{os.path.abspath(cwd)}' (set `cwd`, "
+        why += "or write the full path)"
     return f"cannot start '{command}': {why}"
+
+
+TRANSPORTS[ProcessConfig] = ServerProcess
+# All servers whose processes run, for the end by force.
+_running: set[ServerProcess] = set()
+
+
+def kill_all() -> None:
+    """Kill every server process with its group, at once. A thread may call this."""
+    for process in list(_running):
+        process.kill_group(9)
 
 
 # === Serving ==========================================================================
@@ -1792,9 +1946,6 @@ def _explain_start(command: str, cwd: str, error: OSError) -> str:
 _REFUSAL_TIMEOUT = 5.0  # for a client to read why it is not served
 Work = Awaitable[int | None]
 _PROBE = "server/discover"  # the first message of clients that know the newer era
-# The options that go together, but for --verbose, which goes with all.
-_MODES = [{"config", "read_only", "check"}, {"config", "read_only", "call"}]
-_MODES += [{"toolbox", "http"}, {"login"}]
 
 
 @asynccontextmanager
@@ -1843,7 +1994,8 @@ async def stdio_streams() -> AsyncIterator[Streams]:
 
 def _read_stdin(receive: Callable[[bytes], None]) -> None:
     """Hand on each line of stdin, and an empty one at its end."""
-    with suppress(OSError):
+    # Without a stdin, there is no `buffer`.
+    with suppress(OSError, AttributeError):
         for line in sys.stdin.buffer:
             receive(line)
     receive(b"")
@@ -1890,34 +2042,28 @@ async def refuse_client(why: str) -> int:
 # Both stop all servers, while a thread counts down. Then the process exits.
 
 
-# Only the first call counts, and the cache answers the others.
-@functools.cache
+# Only the first countdown counts, and holds this lock.
+_countdown = _thread.allocate_lock()
+
+
 def start_countdown(status: int) -> None:
     """Have the process end in `EXIT_TIMEOUT` seconds, if it has not ended until then.
 
     A signal handler calls this function. So it uses `_thread`: `threading` takes locks,
     which the code that the signal interrupts may hold.
     """
-    _thread.start_new_thread(_end_by_force, (status,))
+    if _countdown.acquire(blocking=False):
+        _thread.start_new_thread(_end_by_force, (status,))
 
 
 def _end_by_force(status: int) -> None:
     """After `EXIT_TIMEOUT` seconds, kill the group of every server, and exit.
 
     This function runs in a thread, because the event loop may be busy with large
-    answers. On Windows, the end of this process ends the jobs.
-
-    The processes are found by their `Popen` objects. A list of ours would lack one that
-    has just been started: asyncio hands over a process after several turns of the event
-    loop, in which it connects the pipes.
+    answers.
     """
     sleep(EXIT_TIMEOUT)
-    if sys.platform != "win32":
-        for process in gc.get_objects():
-            if type(process) is subprocess.Popen:
-                # A `Popen` has no `pid` before its process is there.
-                with suppress(OSError, TypeError, AttributeError):
-                    os.killpg(process.pid, signal.SIGKILL)
+    kill_all()
     os._exit(status)
 
 
@@ -1925,7 +2071,7 @@ async def run_until_end(work: Work, status: int) -> None:
     """Do the work, or stop it at a signal. Then end the process.
 
     The exit status is the result of the work, 1 after an error, or `status` if the work
-    was stopped. Over HTTP, uvicorn takes SIGINT and SIGTERM instead.
+    was stopped.
 
     The process ends with `os._exit`, because Python would wait for threads, such as one
     that looks up a name, and could not close stdin, which a thread reads.
@@ -1957,18 +2103,21 @@ async def run_until_end(work: Work, status: int) -> None:
     os._exit(status)
 
 
-class _MaskedLog(logging.handlers.QueueHandler):
+class MaskedLog(logging.handlers.QueueHandler):
     """Hands masked lines to the thread of a `QueueListener`, which writes them.
 
     If the client does not read stderr, a write may block for ever, and would block the
     event loop with it. When too many lines are waiting, new ones are dropped.
     """
 
-    mask: Mask = str  # replaced by that of the configuration
     queue: queue.Queue[logging.LogRecord]
 
+    def __init__(self, secrets: Secrets) -> None:
+        super().__init__(queue.Queue(maxsize=1000))
+        self._secrets = secrets
+
     def format(self, record: logging.LogRecord) -> str:
-        return self.mask(super().format(record))
+        return self._secrets.mask(super().format(record))
 
     def flush(self) -> None:
         """Wait a moment for the lines that were logged last."""
@@ -1977,39 +2126,77 @@ class _MaskedLog(logging.handlers.QueueHandler):
             written.wait_for(lambda: not self.queue.unfinished_tasks, OUTPUT_TIMEOUT)
 
 
-def parse_arguments() -> argparse.Namespace:
+class Mode(NamedTuple):
+    """Something that the command line can ask for, by the option of the mode's name."""
+
+    usage: str  # a line of the help
+    work: Callable[[argparse.Namespace, Secrets], Work]  # may raise `ConfigError`
+    option: JSON  # the settings of the option, as `argparse` wants them
+    takes: frozenset[str] = frozenset()  # options that it goes with
+    needs: frozenset[str] = frozenset()  # options that it does not go without
+    is_for_client: bool = False  # and not for a person at a terminal
+
+
+def serve(options: argparse.Namespace, secrets: Secrets) -> Work:
+    """Serve the workbench over stdin and stdout."""
+    config = find_config(options.config, secrets)
+    names = ", ".join(config.toolboxes) or "no toolbox"
+    log.info("Serving %s: %s", names, config.source)
+    if config.withheld:
+        which = ", ".join(sorted(config.withheld))
+        log.info("Withheld from each server whose `env` does not set them: %s", which)
+    return serve_stdio(create_server(config, secrets, options.read_only))
+
+
+# What the command line can ask for, by the names of the options.
+MODES = {
+    "config": Mode(
+        "[CONFIG]                       serve the workbench over stdio",
+        serve,
+        # `Path` turns an empty CONFIG into the current folder, which cannot be read.
+        {"nargs": "?", "type": Path, "metavar": "CONFIG"},
+        takes=frozenset({"read_only"}),
+        is_for_client=True,
+    ),
+}
+
+
+def parse_arguments() -> tuple[argparse.Namespace, Mode]:
     """Read the command line, or end the program with what is wrong in it."""
     parser = argparse.ArgumentParser(add_help=False)
-    # The help is the docstring of this file, as it is.
+    # The help is the docstring of this file, as it is, and the usage of all modes.
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    add = parser.add_argument
-    # `Path` turns an empty CONFIG into the current folder, which cannot be read.
-    add("config", nargs="?", type=Path, metavar="CONFIG")
-    add("--check", action="store_true")
-    add("--call", nargs="+", metavar=("NAME", "JSON"))
-    add("--login", metavar="URL")
-    add("--toolbox", action="store_true")
-    add("--http", metavar="[HOST:]PORT", type=host_and_port)
-    add("--read-only", action="store_true")
-    add("--verbose", action="store_true")
-    add("--version", action="version", version=f"mcp-workbench {__version__}")
-    add("--help", "-h", action="version", version=__doc__)
+    usages = [f"  python workbench.py {mode.usage}" for mode in MODES.values()]
+    usage = "\n".join([str(__doc__), *usages])
+    for name, mode in MODES.items():
+        parser.add_argument(name if name == "config" else f"--{name}", **mode.option)
+    parser.add_argument("--read-only", action="store_true")
+    parser.add_argument("--verbose", action="store_true")
+    version = f"mcp-workbench {__version__}"
+    parser.add_argument("--version", action="version", version=version)
+    parser.add_argument("--help", "-h", action="version", version=usage)
     options = parser.parse_args()
     given = {name for name, value in vars(options).items() if value} - {"verbose"}
-    if not any(map(given.issubset, _MODES)):
-        parser.error(f"these do not go together: {', '.join(sorted(given))}")
-    if options.http and not options.toolbox:
-        parser.error("--http needs --toolbox")
-    return options
+    for name, mode in MODES.items():
+        # Serving needs no option, not even its own.
+        if (
+            mode.needs | {name} - {"config"}
+            <= given
+            <= {name} | mode.needs | mode.takes
+        ):
+            return options, mode
+    shown = ", ".join(sorted(given))
+    parser.error(f"these do not go together, or lack another (--help): {shown}")
 
 
 def set_up_process() -> None:
     """Set what holds for the whole process: its streams, threads and garbage."""
+    # A client may hand over pipes that do not block. A stdin without input would count
+    # as ended, and what does not fit into stdout would be lost.
     if sys.platform != "win32":
-        # A client may hand over pipes that do not block. A stdin without input would
-        # count as ended, and what does not fit into stdout would be lost.
-        os.set_blocking(0, True)
-        os.set_blocking(1, True)
+        for number in (0, 1):
+            with suppress(OSError):  # of a stdin that is closed
+                os.set_blocking(number, True)
     # With PYTHONUNBUFFERED, Python's own `sys.stdout` has no buffer. A write may then
     # write a part, and the rest of an answer would be lost. The buffer is flushed after
     # each line, because `os._exit` does not flush buffers.
@@ -2023,72 +2210,77 @@ def set_up_process() -> None:
     gc.set_threshold(20_000)
 
 
-def choose_work(options: argparse.Namespace, handler: _MaskedLog) -> Work:
-    """What the command line asks for. Raises `ConfigError`."""
-    if options.http:
-        return serve_http(*options.http)
-    if options.toolbox:
-        return serve_stdio(create_toolbox_server())
-    if options.login:
-        return log_in(options.login)
-    config = find_config(options.config)
-    config.read_only = options.read_only
-    handler.mask = config.mask
-    if options.check:
-        return check(config)
-    if options.call:
-        return call_once(config, *options.call)
-    names = ", ".join(config.toolboxes) or "no toolbox"
-    log.info("Serving %s: %s", names, config.source)
-    return serve_stdio(create_server(config))
-
-
-def main() -> None:
-    """Do what the command line asks for, and end the process."""
-    set_up_process()
-    options = parse_arguments()
-    # The servers inherit the environment, and a file may name its variables.
-    restore_environment()
-    is_serving = not any((options.check, options.call, options.login))
-    handler = _MaskedLog(queue.Queue(maxsize=1000))
+def set_up_log(secrets: Secrets, level: int) -> MaskedLog:
+    """Have the program log from this level on, and nothing else."""
+    handler = MaskedLog(secrets)
     logging.raiseExceptions = False  # a full queue is no error
     form = "%(asctime)s %(levelname)s %(message)s"
     # Other loggers are silent, because the SDK logs messages of servers that it has
     # shortened. A secret that was cut is not found, and so not masked.
     logging.basicConfig(format=form, handlers=[handler], level=logging.CRITICAL + 1)
-    log.setLevel(logging.INFO if is_serving else logging.WARNING)
-    if options.verbose:
-        log.setLevel(logging.DEBUG)
+    log.setLevel(level)
+    if level == logging.DEBUG:
         # The event loop logs the tracebacks of its callbacks.
         logging.getLogger("asyncio").setLevel(logging.ERROR)
+    return handler
+
+
+def main() -> None:
+    """Do what the command line asks for, and end the process."""
+    set_up_process()
+    options, mode = parse_arguments()
+    # The servers inherit the environment, and a file may name its variables.
+    restore_environment()  # room: uv
+    secrets = Secrets()
+    level = logging.INFO if mode.is_for_client else logging.WARNING
+    handler = set_up_log(secrets, logging.DEBUG if options.verbose else level)
     try:
-        work = choose_work(options, handler)
+        work = mode.work(options, secrets)
     except ConfigError as error:
-        if os.isatty(0) or not is_serving:
+        if os.isatty(0) or not mode.is_for_client:
             sys.exit(str(error))
         log.error("%s", error)
         work = refuse_client(str(error))
-    if is_serving and os.isatty(0):
-        log.info("Waiting for an MCP client. Ctrl-C ends. Try --check or --help.")
+    if mode.is_for_client and os.isatty(0):
+        others = ", ".join(f"--{name}" for name in [*MODES, "help"] if name != "config")
+        log.info("Waiting for an MCP client. Ctrl-C ends. Other options: %s", others)
     # Lines of the log have waited until now, so that a person who is told of a file's
     # problems gets no lines around them.
     logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
-    asyncio.run(run_until_end(work, status=int(not is_serving)))
+    asyncio.run(run_until_end(work, status=int(not mode.is_for_client)))
+
+
+# Here the core ends. Each section from here to the last lines is a room.
 
 
 # === Room: Remote servers =============================================================
-# Servers that have a `url`, over HTTP.
+# Servers that have a `url`, over Streamable HTTP or the older SSE transport. Without this
+# room, all servers are processes of this machine.
+
+import urllib.request
+
+import httpx2
+
+CONNECT_TIMEOUT = 10.0  # seconds for an HTTP connection, not for the answer
 
 SESSION_ID = "mcp-session-id"
 _VERSION_HEADER = "mcp-protocol-version"
 HEADERS = {"accept": "application/json, text/event-stream"}
 HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 
-# The loopback names of this machine, with or without a port.
-LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
 # The longest pause, in seconds, before an event stream is asked for again.
 RETRY_LIMIT = 60.0
 Answer = types.JSONRPCResponse | types.JSONRPCError
+# This machine, by its own names, with or without a port.
+_LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
+
+
+@dataclass(frozen=True)
+class RemoteConfig(ServerConfig):
+    """A server that is an endpoint elsewhere."""
+
+    url: str = ""
+    headers: dict[str, str | None] = field(default_factory=dict)
 
 
 @dataclass
@@ -2111,6 +2303,9 @@ class RemoteServer(Transport):
 
     https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
     """
+
+    config: RemoteConfig
+    is_forgetful = True
 
     async def __aenter__(self) -> Streams:
         """Make the HTTP client, and begin to listen."""
@@ -2137,7 +2332,8 @@ class RemoteServer(Transport):
         try:
             self._url = httpx2.URL(url)
             proxy = find_proxy(self._url)
-            headers = httpx2.Headers(self.config.headers) | HEADERS
+            given = without_null(self.config.headers)
+            headers = httpx2.Headers(given) | HEADERS
             transport = httpx2.AsyncHTTPTransport(limits=limits, proxy=proxy)
         except (OSError, UnicodeError) as error:
             text = "`headers`, SSL_CERT_FILE or SSL_CERT_DIR cannot be used"
@@ -2145,13 +2341,8 @@ class RemoteServer(Transport):
         except (ImportError, ValueError, httpx2.InvalidURL):
             text = "not a valid URL, or its proxy is unusable (SOCKS needs socksio)"
             raise ToolError(f"{url}: {text}") from None
-        # An `Authorization` header or a login in the URL is used instead of a sign-in.
-        self._sign_in = None
-        if "authorization" not in headers and not self._url.userinfo:
-            self._sign_in = SignIn(url, self.shared.learn)
-        return httpx2.AsyncClient(
+        client = httpx2.AsyncClient(
             transport=transport,
-            auth=self._sign_in,
             headers=headers,
             # Only connecting has a timeout: a call may run for hours, an upload may be
             # slow, and a request beyond 200 waits for a free connection.
@@ -2159,6 +2350,8 @@ class RemoteServer(Transport):
             event_hooks={"request": [self._check_host], "response": [_check_redirect]},
             follow_redirects=True,
         )
+        add_sign_in(client, url, self.shared.secrets)  # room: Sign-in
+        return client
 
     async def _check_host(self, request: httpx2.Request) -> None:
         # The headers may be secret, so no redirect may take them to another host or
@@ -2301,11 +2494,9 @@ class RemoteServer(Transport):
     def _failure(self, response: httpx2.Response, body: str) -> ToolError:
         """The reason why a request was not answered, and what to do about it."""
         status = response.status_code
-        if status == 401 and self._sign_in:
-            return ToolError(f"HTTP 401: {self._sign_in.hint}")
         # The mask comes before the cut, because the beginning of a secret may be too
         # short to be known.
-        told = " ".join(self.shared.mask(body[:MASK_LIMIT]).split())[:300]
+        told = " ".join(self.shared.secrets.mask(body).split())[:300]
         text = f"{self.config.url}: HTTP {status}, no valid MCP answer: {told} "
         text += "(check `headers`, and the path in `url`, which often is /mcp)"
         sent = response.request
@@ -2332,7 +2523,7 @@ def find_proxy(url: httpx2.URL) -> str | None:
     use, such as a SOCKS proxy, even if no request needs it.
     """
     host = url.netloc.decode()
-    if LOOPBACK.fullmatch(host) or urllib.request.proxy_bypass(host):
+    if _LOOPBACK.fullmatch(host) or urllib.request.proxy_bypass(host):
         return None
     proxies = urllib.request.getproxies()
     proxy = proxies.get(url.scheme, proxies.get("all"))
@@ -2359,8 +2550,50 @@ async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentE
     yield httpx2.ServerSentEvent(data=body.decode(errors="replace"))
 
 
+def allow_many_lookups() -> None:
+    """Have asyncio look up the names of hosts in many threads.
+
+    A look-up may hang for a minute, such as while a VPN is off, and with few threads
+    keep other servers waiting.
+    """
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(500))
+
+
+def find_in_headers(headers: Mapping[str, str | None]) -> list[str]:
+    """The secrets of an entry's `headers`: the values, and their parts."""
+    return with_parts([*without_null(dict(headers)).values()])
+
+
+def find_in_url(url: str) -> list[str]:
+    """The secrets of an entry's `url`, even if it is not valid."""
+    return find_in_addresses([url.split("://", 1)[-1]])
+
+
+FIELDS |= {"url": "url", "headers": "headers"}
+SECRETS_OF |= {"url": find_in_url, "headers": find_in_headers}
+KINDS["url"] = RemoteConfig
+TRANSPORTS[RemoteConfig] = RemoteServer
+
+
 # === Room: Sign-in ====================================================================
-# OAuth for remote servers. A person signs in once, with `--login` and a browser.
+# OAuth for remote servers: a person signs in once, with `--login` and a browser. The
+# tokens are kept in a file that all workbenches of this user share. A workbench that
+# serves only reads and refreshes them. Without this room, remote servers know a person
+# by their `headers` alone. Needs the room Remote servers.
+# https://modelcontextprotocol.io/specification/2025-11-25/basic/authorization
+
+import hashlib
+import subprocess
+import tempfile
+import webbrowser
+from typing import IO
+
+from mcp.client.auth import OAuthClientProvider
+from mcp.shared import auth
+from pydantic import AnyUrl
+
+TOKEN_TIMEOUT = 20.0  # seconds for a request to an authorization server
+LOGIN_TIMEOUT = 300.0  # seconds for a person to sign in
 
 
 class SignIn(httpx2.Auth):
@@ -2372,14 +2605,14 @@ class SignIn(httpx2.Auth):
     the token endpoint, and it does not know of other processes.
     """
 
-    def __init__(self, url: str, learn: Callable[..., None]) -> None:
-        self._learn = learn
+    def __init__(self, url: str, secrets: Secrets) -> None:
+        self._secrets = secrets
         # The query may be a secret, which the hint must not show.
         address = url.partition("?")[0]
         words = [sys.executable, __file__, "--login", address]
         # All shells understand the double quotes of this form.
         command = subprocess.list2cmdline(words)
-        self.hint = f"set `headers`, or sign in with: {command}"
+        self._hint = f"set `headers`, or sign in with: {command}"
         # Clients pass on few variables, so the folder does not depend on XDG_STATE_HOME.
         name = hashlib.sha256(address.encode()).hexdigest()
         self._path = Path(os.path.expanduser("~/.mcp-workbench"), f"{name}.json")
@@ -2388,7 +2621,7 @@ class SignIn(httpx2.Auth):
         """The stored sign-in; empty if there is no file, or a broken one."""
         with suppress(OSError, ValueError, TypeError, LookupError):
             stored: JSON = from_json(self._path.read_bytes())
-            self._learn(stored["access_token"], stored["refresh_token"])
+            self._secrets.learn(stored["access_token"], stored["refresh_token"])
             return stored
         return {}
 
@@ -2413,15 +2646,17 @@ class SignIn(httpx2.Auth):
         response = yield request
         if response.status_code != 401:
             return
-        await _drop_body(response)
         # A session is deleted while the program ends, which could lose new tokens.
         if stored and request.method != "DELETE":
+            # The body of the refusal may never end.
+            await _drop_body(response)
             stored = await self._renew(stored)
             if stored:
                 request.headers["authorization"] = f"Bearer {stored['access_token']}"
                 response = yield request
-                if response.status_code == 401:
-                    await _drop_body(response)
+                if response.status_code != 401:
+                    return
+        raise ToolError(f"HTTP 401: {self._hint}")
 
     async def _renew(self, refused: JSON) -> JSON:
         """The sign-in after its access token was refused; empty if it is over.
@@ -2467,6 +2702,12 @@ class SignIn(httpx2.Auth):
             if is_final and b'"error"' in body:
                 return {}
         raise ToolError(f"no new tokens came from {url}, try again later")
+
+
+def add_sign_in(client: httpx2.AsyncClient, url: str, secrets: Secrets) -> None:
+    """Have a client sign in to this URL, unless its entry has a login of its own."""
+    if "authorization" not in client.headers and not httpx2.URL(url).userinfo:
+        client.auth = SignIn(url, secrets)
 
 
 async def _drop_body(response: Any) -> None:
@@ -2579,29 +2820,40 @@ class Login:
         return auth.AuthorizationCodeResult.model_validate(query)
 
 
-async def log_in(url: str) -> int:
+async def log_in(url: str, secrets: Secrets) -> int:
     """Have a person sign in to a remote server. Returns the exit status."""
-    config = WorkbenchConfig({})
     failed = f"Not signed in to {url}: "
     outcome = f"{failed}stopped, or not done within {LOGIN_TIMEOUT:g} seconds"
     status = 1
     try:
         with anyio.move_on_after(LOGIN_TIMEOUT):
-            SignIn(url, config.learn).save(await Login(url).run())
+            SignIn(url, secrets).save(await Login(url).run())
             outcome = f"Signed in to {url}"
             status = 0
     except Exception as error:  # noqa: BLE001
         # Further lines of the SDK's errors may show tokens. `mask` takes control
         # characters out, which a server may have sent to the terminal.
-        outcome = failed + config.mask(explain(error)).splitlines()[0]
+        outcome = failed + secrets.mask(explain(error)).splitlines()[0]
     finally:
         # Ctrl-C cancels this task, which passes here as well.
         print(outcome)
     return status
 
 
+MODES["login"] = Mode(
+    "--login URL                    sign in to a remote server",
+    lambda options, secrets: log_in(options.login, secrets),
+    {"metavar": "URL"},
+)
+
+
 # === Room: Short answers ==============================================================
-# How an answer of `open_toolbox` is brought within its limit.
+# How an answer of `open_toolbox` is brought within its limit, which a model's context
+# can hold. Without this room, an answer is whole, however long.
+
+ANSWER_LIMIT = 12_000  # characters of an answer of `open_toolbox`
+PART_LIMIT = 20_000  # characters of an answer for a part of a toolbox
+TEXT_LIMIT = 2_000  # characters of a server's instructions; clients cut there as well
 
 
 def summarize_tool(tool: JSON) -> None:
@@ -2650,13 +2902,14 @@ _LISTED = (
 )
 
 
-def fit(answer: JSON, limit: int) -> None:
-    """Bring an answer of `open_toolbox` down to `limit` characters, if possible.
+def fit(answer: JSON, is_part: bool) -> None:
+    """Bring an answer of `open_toolbox` within its limit, if possible.
 
     The first step is applied to the tools of the largest server, then to those of the
     next largest, and so on, until the answer fits. The other steps follow in the same
     way. A tool that is alone stays whole.
     """
+    limit = PART_LIMIT if is_part else ANSWER_LIMIT
     cut_texts(answer["servers_failed"], answer["instructions"], limit // 3)
     by_server: dict[str, list[JSON]] = defaultdict(list)
     for tool in answer["tools"]:
@@ -2691,11 +2944,35 @@ def cut_texts(failures: JSON, manuals: JSON, room: int) -> None:
 
 
 # === Room: Other clients' files =======================================================
-# What other clients write into their files.
-_TABLE_KEYS = ["mcpServers", "servers", "context_servers", "mcp_servers"]
-_TABLE_KEYS += ["mcp", "mcp.servers", "amp.mcpServers"]
-# Rules of opencode and Amp for single tools, beside their tables of servers.
-_POLICY_KEYS = {"tools", "permission", "amp.tools.disable", "amp.mcpPermissions"}
+# What other clients write into their files: tables of servers, other keys of an entry,
+# what is switched off, TOML, and JSON with comments. Without this room, a file has our
+# own form, or `mcpServers` with the keys of our own.
+
+import tomllib
+
+FIELDS |= {
+    "environment": "env",
+    "working_directory": "cwd",
+    "serverUrl": "url",
+    "httpUrl": "url",
+    "type": "transport",
+    "includeTools": "tool_filters",
+    "enabled_tools": "tool_filters",
+    "tools": "tool_filters",
+    "disabledTools": "exclude_tools",
+    "disabled_tools": "exclude_tools",
+}
+# What clients keep in an entry for themselves.
+FIELDS |= dict.fromkeys(["alwaysLoad", "autoApprove", "alwaysAllow", "trust"], "")
+FIELDS |= dict.fromkeys(["timeout", "tool_timeout_sec", "startup_timeout_sec"], "")
+TABLE_KEYS += ["servers", "context_servers", "mcp_servers"]
+TABLE_KEYS += ["mcp", "mcp.servers", "amp.mcpServers"]
+# Rules for single tools, beside the tables of servers and in entries.
+_POLICIES = {"tools", "permission", "amp.tools.disable", "amp.mcpPermissions"}
+_ENTRY_POLICIES = {"default_tools_approval_mode", "toolPermissions"}
+# `${env:NAME` or `{env:NAME` of opencode, of which the end is that of a reference.
+_OTHER_NAME = r"(?:\$\{env:|(?<!\$)\{env:)(?=[A-Z_][A-Z0-9_]*(?::-[^}]*)?\})"
+FOREIGN.insert(0, r"\{(?:env|file):[^}]*\}")  # of opencode
 # Other programs and pages quote these four lines, so their words are fixed.
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
@@ -2704,16 +2981,123 @@ Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is no
 For migration guidance, see: "Upgrading" in README.md"""
 
 
-def _name_variables(entry: JSON) -> JSON:
-    """Write `${NAME}` where an entry of Codex has the name of a variable."""
-    headers = entry.get("env_http_headers")
-    if isinstance(headers, dict):
-        references = {header: f"${{{name}}}" for header, name in headers.items()}
-        entry["env_http_headers"] = references
-    name = entry.get("bearer_token_env_var")
-    if name:
-        entry["bearer_token_env_var"] = {"Authorization": f"Bearer ${{{name}}}"}
-    return entry
+def find_tables(data: JSON, tables: JSON, reader: ConfigReader) -> None:
+    """Add the tables of servers that a file has elsewhere, by their places.
+
+    Servers that a list of names switches off are marked as `disabled`.
+    """
+    if data.get("toolMode", "proxy") != "proxy":
+        reader.values.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
+    # `mcp` is opencode's table. In VS Code, its `servers` is the table. In Gemini CLI,
+    # it has lists of names from `mcpServers`.
+    other = {"servers", "inputs", "allowed", "excluded", "serverCommand"}
+    mcp = reader.values.expect("mcp", tables.get("mcp", {}), dict)
+    if mcp.keys() & other:
+        del tables["mcp"]
+    if "servers" in mcp:
+        tables["mcp.servers"] = mcp["servers"]
+    for key in sorted(data.keys() & _POLICIES):
+        log.warning("%s: not applied; use `toolFilters` or --read-only", key)
+    off = _read_names(reader, "disabledMcpServers", data)
+    off |= _read_names(reader, "mcp.excluded", mcp)
+    if isinstance(data.get("projects"), dict):
+        place, project = _find_project(data["projects"], reader)
+        tables[f"{place}.mcpServers"] = project.get("mcpServers") or {}
+        off |= _read_names(reader, f"{place}.disabledMcpServers", project)
+    allowed = None
+    if mcp.get("allowed") is not None:
+        allowed = _read_names(reader, "mcp.allowed", mcp)
+    for place, table in tables.items():
+        if isinstance(table, dict):
+            tables[place] = _switch_off(table, off, allowed)
+
+
+def _switch_off(table: JSON, off: set[str], allowed: set[str] | None) -> JSON:
+    """The table, with `disabled` in the entries that lists of names switch off."""
+    entries = {}
+    for name, entry in table.items():
+        is_off = name.lower() in off
+        is_allowed = allowed is None or name.lower() in allowed
+        if isinstance(entry, dict) and (is_off or not is_allowed):
+            entry = entry | {"disabled": True}
+        entries[name] = entry
+    return entries
+
+
+def _find_project(projects: JSON, reader: ConfigReader) -> tuple[str, JSON]:
+    """Place and content of what Claude Code keeps for the current folder."""
+    found: tuple[str, JSON] = ("projects", {})
+    others = []
+    # The current folder may have been deleted.
+    with suppress(OSError):
+        for folder, project in projects.items():
+            if not isinstance(project, dict):
+                continue
+            # `Path` knows which paths are equal on Windows.
+            if Path(folder) == Path.cwd():
+                found = (f"projects.{folder}", project)
+            elif project.get("mcpServers"):
+                reader.note_variables(project["mcpServers"])
+                others.append(folder)
+    if others:
+        log.warning("projects: not served, for other folders: %s", others[:5])
+    return found
+
+
+def _read_names(reader: ConfigReader, path: str, owner: JSON) -> set[str]:
+    """A list of servers' names, which clients compare without regard to case."""
+    given = owner.get(path.rpartition(".")[2]) or []
+    return {str(name).lower() for name in reader.values.expect(path, given, list)}
+
+
+def translate_table(place: str, table: JSON) -> JSON:
+    """A table of servers in our form. What our form lacks stays as it is."""
+    # This copy may be changed.
+    entries = json.loads(re.sub(_OTHER_NAME, "${", json.dumps(table)))
+    for name, entry in [*entries.items()]:
+        if name.startswith("_") or not isinstance(entry, dict):
+            continue
+        _translate_entry(f"{place}.{name}", entry)
+        # Zed's extensions and opencode's organizations bring servers whose entries here
+        # have only settings.
+        fields = {FIELDS.get(key) for key in entry}
+        if place in ("context_servers", "mcp") and not fields & KINDS.keys():
+            log.warning(
+                "%s.%s: left out, because it has no command and no URL", place, name
+            )
+            entries[f"_{name}"] = entries.pop(name)
+    return cast(JSON, entries)
+
+
+def _translate_entry(path: str, entry: JSON) -> None:
+    """Change the entry of a server into our form, but for keys of another spelling."""
+    for key in sorted(entry.keys() & _ENTRY_POLICIES):
+        del entry[key]
+        log.warning("%s.%s: approvals of tools are not applied", path, key)
+    if isinstance(entry.get("tools"), dict):
+        log.warning("%s.tools: Codex's approvals of tools are not applied", path)
+        del entry["tools"]
+    if isinstance(entry.get("command"), list):
+        # opencode writes the command and its arguments as one list.
+        entry["command"], *entry["args"] = entry["command"] or [""]
+    headers: JSON = {}
+    for key in ("headers", "http_headers"):
+        if isinstance(entry.get(key), dict):
+            headers |= entry.pop(key)
+    # Codex has the names of variables, which become `${NAME}`.
+    if isinstance(entry.get("env_http_headers"), dict):
+        for header, name in entry.pop("env_http_headers").items():
+            headers[header] = f"${{{name}}}"
+    if entry.get("bearer_token_env_var"):
+        token = entry.pop("bearer_token_env_var")
+        headers["Authorization"] = f"Bearer ${{{token}}}"
+    if headers:
+        entry["headers"] = headers
+    if isinstance(entry.get("env_vars"), list):
+        # A variable that is not set is not passed on.
+        names = [name for name in map(str, entry.pop("env_vars")) if name in os.environ]
+        inherited = {name: f"${{{name}}}" for name in names}
+        entry["env"] = inherited | (entry.get("env") or {})
 
 
 # Editors write JSON with comments and trailing commas. Strings are matched first,
@@ -2734,30 +3118,39 @@ def _decode_json(text: str) -> Any:
         # Spaces in place of the rest keep lines and columns in errors right.
         return match["string"] or re.sub(".", " ", match[0])
 
-    data = json.loads(re.sub(_EXTENSION, blank, text))
-    # Halves of surrogate pairs, which cannot be sent, are an error here.
-    json.dumps(data, ensure_ascii=False).encode()
-    return data
+    return json.loads(re.sub(_EXTENSION, blank, text))
+
+
+def _decode_toml(text: str) -> Any:
+    """Decode TOML; its dates become texts."""
+    return json.loads(json.dumps(tomllib.loads(text), default=str))
+
+
+LANGUAGES[""] = ("JSON", _decode_json)
+LANGUAGES[".toml"] = ("TOML, because of its name,", _decode_toml)
 
 
 # === Room: Reports ====================================================================
-# `--check` and `--call`.
+# What `--check` and `--call` print for a person. Without this room, an MCP client alone
+# shows whether the servers work.
+
+from mcp import Client
 
 
-async def check(config: WorkbenchConfig) -> int:
+async def check(config: WorkbenchConfig, secrets: Secrets, read_only: bool) -> int:
     """Start all servers side by side, and print a line for each as it settles.
 
     Returns the exit status: 1 if a server is not ok, or if there is none.
     """
-    async with running_workbench(config) as workbench:
+    async with running_workbench(config, secrets, read_only) as workbench:
         for name in config.toolboxes:
             workbench.servers_of(name)
         servers = workbench.open_servers()
         if not servers:
             print(f"No server is configured in {config.source}.")
             return 1
-        workbench.task_group.start_soon(_tell_progress, servers)
-        results = await asyncio.gather(*map(_check_server, servers))
+        checks = [_check_server(workbench, server) for server in servers]
+        results = await asyncio.gather(*checks)
         failed = list(filter(None, results))
         summary = f"{len(servers) - len(failed)} ok"
         if failed:
@@ -2768,7 +3161,7 @@ async def check(config: WorkbenchConfig) -> int:
     return int(bool(failed))
 
 
-async def _check_server(server: DownstreamServer) -> str:
+async def _check_server(workbench: Workbench, server: DownstreamServer) -> str:
     """Start a server, and print a line about it; return its name if it is not ok."""
     began = anyio.current_time()
     connection = server.start()
@@ -2787,10 +3180,10 @@ async def _check_server(server: DownstreamServer) -> str:
     else:
         is_ok = True
         verdict = "ok    "
-        answer = server.workbench.compose(server.toolbox_name, [server], ["*"])
+        answer = workbench.compose(server.toolbox_name, [server], ["*"])
         noun = "tool " if len(server.tools) == 1 else "tools"
         text = f"{len(server.tools):4} {noun} {_cost(len(compact(answer).encode()))}"
-    width = max(map(len, map(_short_name, server.workbench.open_servers())))
+    width = max(map(len, map(_short_name, workbench.open_servers())))
     first, *others = text.split("\n")
     start = f"{name:{width}}  {verdict} {seconds:6.1f} s"
     print(f"{start}  {first:.300}", *others, sep="\n    ")
@@ -2802,31 +3195,16 @@ def _short_name(server: DownstreamServer) -> str:
     return server.name.removeprefix(f"{server.server_name}/")
 
 
-async def _tell_progress(servers: Servers) -> None:
-    """Print every ten seconds which servers are still starting, with their last lines.
-
-    The last line of a server may be the address at which a person has to sign in.
-    """
-    while True:
-        await anyio.sleep(10)
-        waits = []
-        for server in servers:
-            if server.connection.state is State.STARTING:
-                line = server.connection.last_line() or "no output"
-                waits.append(f"{_short_name(server)}: {line}")
-        if waits:
-            print(f"{len(waits)} still starting: {'; '.join(waits)}")
-
-
 def _print_context(workbench: Workbench) -> None:
     """Print what a model's context holds with the workbench, and without."""
-    own = [tool.declaration for tool in meta_tools(workbench.config)]
+    config = workbench.config
+    own = [tool.declaration for tool in meta_tools(config, workbench.read_only)]
     tools: list[types.Tool] = []
     for server in workbench.open_servers():
         tools += server.connection.tools.values()
     # Clients pass on only these parts of a tool's declaration to a model.
     parts = {"__all__": {"name", "description", "input_schema"}}
-    before = to_json(own, include=parts) + instructions(workbench.config).encode()
+    before = to_json(own, include=parts) + instructions(config).encode()
     natively = len(to_json(tools, include=parts))
     print("A model's context holds:")
     print(_cost(len(before)), "before anything is opened")
@@ -2838,15 +3216,14 @@ def _cost(size: int) -> str:
     return f"{size:9,} bytes (about {size // 4:,} tokens)"
 
 
-async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
+async def call_once(server: Server[Any], name: str, *words: str) -> int:
     """Call a tool as an MCP client does, and print its result. Returns the status."""
     if name.count("__") < 2:
         print(f"expected a name {NAME_FORM}, found {name}", file=sys.stderr)
         return 1
-    given = {"toolbox_name": name.split("__")[0], "tool_name": name}
-    given["arguments"] = " ".join(words)
+    given = {"tool_name": name, "arguments": " ".join(words)}
     # In the newer era, servers could not log.
-    async with Client(create_server(config), mode="legacy") as client:
+    async with Client(server, mode="legacy") as client:
         result = await client.call_tool("use_tool", given)
     output = result.model_dump_json(indent=2, by_alias=True, exclude_unset=True)
     if {block.type for block in result.content} == {"text"}:
@@ -2855,8 +3232,47 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     return int(result.is_error)
 
 
+def _check(options: argparse.Namespace, secrets: Secrets) -> Work:
+    config = find_config(options.config, secrets)
+    return check(config, secrets, options.read_only)
+
+
+def _call(options: argparse.Namespace, secrets: Secrets) -> Work:
+    config = find_config(options.config, secrets)
+    server = create_server(config, secrets, options.read_only)
+    return call_once(server, *options.call)
+
+
+MODES["check"] = Mode(
+    "[CONFIG] --check               start every server, report on each",
+    _check,
+    {"action": "store_true"},
+    takes=frozenset({"config", "read_only"}),
+)
+MODES["call"] = Mode(
+    "[CONFIG] --call NAME [JSON]    call a tool by its full name",
+    _call,
+    {"nargs": "+", "metavar": ("NAME", "JSON")},
+    takes=frozenset({"config", "read_only"}),
+)
+
+
 # === Room: Built-in toolbox ===========================================================
-# A server of our own with two tools, over stdio or HTTP.
+# A server of our own with two tools, made by `make_tool` and `tool_server` as the
+# workbench is, over stdio or HTTP. It is the demo where there is no file. Without this
+# room, there is neither.
+
+import datetime
+import zoneinfo
+
+import uvicorn
+from mcp.server.sse import SseServerTransport
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# The loopback names of this machine, with or without a port.
+LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
 
 _Text = Annotated[str, Field(description="The text to echo back.")]
 _ZONE = "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to UTC."
@@ -2916,7 +3332,7 @@ def toolbox_app(bound_to: str) -> ASGIApp:
             query = scope["query_string"].replace(b"sessionId=", b"session_id=")
             scope["query_string"] = query
             await sse.handle_post_message(scope, receive, send_renamed)
-        elif route == "GET /mcp" and SESSION_ID not in request.headers:
+        elif route == "GET /mcp" and "mcp-session-id" not in request.headers:
             async with sse.connect_sse(scope, receive, send_renamed) as (read, write):
                 await server.run(read, write, server.create_initialization_options())
         else:
@@ -2939,7 +3355,7 @@ def _is_allowed(request: Request, bound_to: str) -> bool:
 
 
 async def serve_http(host: str, port: int) -> None:
-    """Serve the built-in toolbox over HTTP."""
+    """Serve the built-in toolbox over HTTP. uvicorn takes SIGINT and SIGTERM."""
     log.info("Starting the toolbox at http://%s:%s/mcp", host, port)
     if not LOOPBACK.fullmatch(host):
         log.warning("No authentication: bind to %s in a trusted environment only", host)
@@ -2959,17 +3375,39 @@ def host_and_port(text: str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
+DEFAULT["toolboxes"]["demo"] = {
+    "description": "Echo and time. This is a demo, without a file of yours.",
+    "mcpServers": {
+        "toolbox": {"command": sys.executable, "args": [__file__, "--toolbox"]},
+    },
+}
+MODES["toolbox"] = Mode(
+    "--toolbox                      serve the built-in tools, echo and time",
+    lambda _, secrets: serve_stdio(create_toolbox_server()),
+    {"action": "store_true"},
+    is_for_client=True,
+)
+MODES["http"] = Mode(
+    "--toolbox --http [HOST:]PORT   ... over HTTP",
+    lambda options, _: serve_http(*options.http),
+    {"metavar": "[HOST:]PORT", "type": host_and_port},
+    needs=frozenset({"toolbox"}),
+    is_for_client=True,
+)
+
+
 # === Room: uv =========================================================================
-# `uv run` and `uvx` change the environment, which the servers inherit.
+# `uv run` and `uvx` change the environment, which the servers inherit. Without this
+# room, `python` in an entry is then the Python of the workbench.
 
 
 def restore_environment() -> None:
     """Take back what `uv run` or `uvx` has added to the environment of this process.
 
-    uv puts the `bin` or `Scripts` folders of its environments first in PATH, up to
-    three with the option `--with`, and sets UV. `uv run` also sets VIRTUAL_ENV and
-    UV_RUN_RECURSION_DEPTH. With all this, the command `python` of a server would start
-    the Python of the workbench, which lacks the packages of the server.
+    uv puts the `bin` or `Scripts` folder of its environment first in PATH, and sets UV.
+    `uv run` also sets VIRTUAL_ENV and UV_RUN_RECURSION_DEPTH. With all this, the command
+    `python` of a server would start the Python of the workbench, which lacks the
+    packages of the server.
     """
     # Without UV, a person has activated our environment, and nothing was added.
     if os.environ.pop("UV", None) is None:
@@ -3002,33 +3440,45 @@ def _is_ours(folder: str) -> bool:
 # === Room: Windows ====================================================================
 # On Windows, no signal ends a process with its children, so a job object holds them.
 # The system ends all processes of a job when its last handle is closed, even if this
-# program is killed.
-
+# program is killed. Without this room, children of servers are left behind on Windows.
 
 if sys.platform == "win32":
+    import shutil
+    import subprocess
+
     import pywintypes  # type: ignore[import-untyped]
     import win32job  # type: ignore[import-untyped]
 
-    def create_job(process: asyncio.SubprocessTransport) -> Any:
-        """A job object with this process and the children that it will have."""
-        job = win32job.CreateJobObject(None, "")
-        kind = win32job.JobObjectExtendedLimitInformation
-        limits = win32job.QueryInformationJobObject(job, kind)
-        flag = win32job.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE
-        limits["BasicLimitInformation"]["LimitFlags"] |= flag
-        win32job.SetInformationJobObject(job, kind, limits)
-        # A process that has ended already cannot be assigned.
-        with suppress(pywintypes.error):
-            handle = process.get_extra_info("subprocess")._handle
-            win32job.AssignProcessToJobObject(job, int(handle))
-        return job
+    class JobProcess(ServerProcess):
+        """A server process in a job object, with the children that it will have."""
 
-    def signal_job(job: Any, number: int) -> bool:
-        """End the processes of a job; return whether there were any. 0 ends none."""
-        if number:
-            win32job.TerminateJobObject(job, 1)
-        kind = win32job.JobObjectBasicAccountingInformation
-        return bool(win32job.QueryInformationJobObject(job, kind)["ActiveProcesses"])
+        async def start(self, words: list[str], options: JSON) -> None:
+            # Without `which`, `npx.cmd` would not be found for the command `npx`.
+            path = options["env"].get("PATH")
+            words[0] = shutil.which(words[0], path=path) or words[0]
+            # A group keeps Ctrl-C from the server, as a session does elsewhere.
+            options["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
+            await super().start(words, options)
+            self._job = win32job.CreateJobObject(None, "")
+            kind = win32job.JobObjectExtendedLimitInformation
+            limits = win32job.QueryInformationJobObject(self._job, kind)
+            flag = win32job.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE
+            limits["BasicLimitInformation"]["LimitFlags"] |= flag
+            win32job.SetInformationJobObject(self._job, kind, limits)
+            # A process that has ended already cannot be assigned.
+            with suppress(pywintypes.error):
+                handle = self._process.get_extra_info("subprocess")._handle
+                win32job.AssignProcessToJobObject(self._job, int(handle))
+
+        def kill_group(self, number: int) -> bool:
+            """End the processes of the job, unless 0; return whether there are any."""
+            if number:
+                win32job.TerminateJobObject(self._job, 1)
+            kind = win32job.JobObjectBasicAccountingInformation
+            found = win32job.QueryInformationJobObject(self._job, kind)
+            return bool(found["ActiveProcesses"])
+
+    TRANSPORTS[ProcessConfig] = JobProcess
 
 
 if __name__ == "__main__":
