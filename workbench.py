@@ -1,3 +1,4 @@
+#!/usr/bin/env -S uv run --script
 # /// script
 # requires-python = ">=3.11"
 # dependencies = ["mcp>=2.3,<3"]
@@ -14,7 +15,21 @@ calls a tool by its full name, `{toolbox}__{server}__{tool}`.
 Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, if it is there.
 """
 
-# MAP
+# The core of this file is complete by itself, and rooms behind it can be deleted: each
+# from its banner to the next, the last to `if __name__`, and with it all lines that end
+# with `# room: ` and its name. Behind each name stand its lines of code.
+#
+# Core: Secrets (69), Configuration (229), Workbench (246), MCP server (130), Messages (44),
+# Connections (275), Processes (98), Serving (172). A call comes in through `stdio_streams` and
+# goes on through `use_tool`, `DownstreamServer.call`, `Connection.call` and
+# `ServerProcess._send`; the answer returns through `ServerProcess._messages`.
+# Remote servers (197): a `url`; the core's `is_forgetful`, `Unanswered` are for it alone.
+# Sign-in (170): `--login`, and its tokens; `Secrets.learn` is for it alone.
+# Short answers (66): limits for what `open_toolbox` answers.
+# Other clients' files (156): `mcpServers`, other keys, TOML; `FOREIGN`, `LANGUAGES`.
+# Reports (117): `--check` and `--call`; `find_idle_patterns` returns its texts.
+# Built-in toolbox (90): `--toolbox`, and the demo; `DEFAULT` is for it alone.
+# uv (18) and Windows (27): what these two do otherwise; `ServerProcess.start`.
 
 # The protocol has two eras. Up to 2025-11-25, a client begins with `initialize`, and a
 # server may ask the client and log at any time. From 2026-07-28 on, a client begins
@@ -97,7 +112,6 @@ OnProgress = ProgressFnT | None
 # the configuration, learns tokens later, and masks both in all that is told.
 
 MASK_LIMIT = 1 << 16  # characters of a text that are masked and shown
-_SHORTEST = 8  # characters of a secret: a shorter text occurs by chance
 _PART = 12  # characters of a part of a secret that is masked as well
 # Colours and moves of a terminal, halves of surrogate pairs, and control characters
 # except \n.
@@ -108,9 +122,8 @@ class Secrets:
     """The texts that must not be told."""
 
     def __init__(self) -> None:
-        self._names: set[str] = (
-            set()
-        )  # which a model needs, so that no name is a secret
+        # A model needs the names of toolboxes and servers, so they are no secrets.
+        self._names: set[str] = set()
         self._configured: set[str] = set()
         # A workbench may run for weeks, and only its newest tokens are valid.
         self._tokens: deque[str] = deque(maxlen=99)
@@ -142,14 +155,12 @@ class Secrets:
             self._update()
 
     def _update(self) -> None:
-        """Prepare what `mask` needs, so that its time grows with the text alone."""
-        known = {*self._configured, *self._tokens}
-        secrets = [secret for secret in known if len(secret) >= _SHORTEST]
+        """Prepare what `mask` needs to look up a run in one step."""
+        # A shorter text occurs by chance.
+        known = {text for text in {*self._configured, *self._tokens} if len(text) >= 8}
         # A secret may contain another one, and is replaced first.
-        secrets.sort(key=len, reverse=True)
-        self._pattern = re.compile(_any_of(secrets, _SHORTEST) or "(?!)")
-        self._longest = len(secrets[0]) if secrets else 0
-        self._all = "\n".join(secrets)
+        self._secrets = sorted(known, key=len, reverse=True)
+        self._all = "\n".join(self._secrets)
         self._beginnings = {self._all[i : i + _PART] for i in range(len(self._all))}
 
     def mask(self, text: str) -> str:
@@ -161,9 +172,12 @@ class Secrets:
         """
         if len(text) > MASK_LIMIT:
             # The cut may go through a secret, of which the rest would be shown.
-            return self.mask(text[:MASK_LIMIT])[: -self._longest or None] + "…"
+            longest = max(map(len, self._secrets), default=0)
+            return self.mask(text[:MASK_LIMIT])[: -longest or None] + "…"
         # A colour may stand right before a part of a secret.
-        text = self._pattern.sub("***", _CONTROLS.sub(" ", text))
+        text = _CONTROLS.sub(" ", text)
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
         return re.sub(rf"[A-Za-z0-9_-]{{{_PART},}}", self._mask_part, text)
 
     def _mask_part(self, run: re.Match[str]) -> str:
@@ -172,73 +186,51 @@ class Secrets:
         return "***" if is_part and run[0] not in self._names else run[0]
 
 
-def _any_of(texts: list[str], depth: int) -> str:
-    """A regular expression for any of these texts, of `depth` characters or more.
-
-    The texts are put into a tree by their first characters. A plain list of
-    alternatives would try all texts at each place.
-    """
-    if not depth:
-        return "|".join(map(re.escape, texts))
-    branches: dict[str, list[str]] = defaultdict(list)
-    for text in texts:
-        branches[text[0]].append(text[1:])
-    alternatives = []
-    for first, rests in branches.items():
-        alternatives.append(f"{re.escape(first)}(?:{_any_of(rests, depth - 1)})")
-    return "|".join(alternatives)
-
-
-def find_in_env(env: Mapping[str, str | None]) -> list[str]:
+def find_in_env(env: JSON) -> list[str]:
     """The secrets of an entry's `env`: all values, and what is secret in their URLs."""
-    values = without_null(dict(env))
+    values = without_null(env)
     # PATH, HOME and a few more are no secrets, and their parts are in many texts.
     for name in get_default_environment():
         values.pop(name, None)
-    return [*values.values(), *find_in_texts(values.values())]
+    return [*values.values(), *find_in_urls(values.values())]
 
 
 def find_in_args(args: list[str]) -> list[str]:
-    """The secrets of an entry's `args`: values of options that say so, and of URLs."""
-    headers, values = [], []
-    for word, following in zip(args, [*args[1:], ""], strict=False):
-        if re.match("(-H|--header)(=|$)", word):
-            given = word.partition("=")[2] or following
-            headers.append(given.partition(":")[2])
-        elif match := re.search(rf"(?is){_SECRET_NAME}[\w-]*=(.*)", word):
-            values.append(match[1])
-        elif re.match(rf"(?i)-.*{_SECRET_NAME}", word):
-            values.append(following)
-    return [*values, *with_parts(headers), *find_in_texts(args)]
+    """The secrets of an entry's `args`: values of options that say so, and of URLs.
 
-
-# What the name of an option has in it, if its value is a secret.
-_SECRET_NAME = "(?:token|key|secret|pass)"
-
-
-def find_in_texts(texts: Iterable[str]) -> list[str]:
-    """What is secret in the URLs that stand in these texts."""
-    return find_in_addresses(re.findall(r"://(\S+)", " ".join(texts)))
-
-
-def find_in_addresses(addresses: Iterable[str]) -> list[str]:
-    """Logins, queries, and parts of paths that look like keys, of URLs behind `://`."""
+    The value stands behind a `=` or is the next argument. That of a header begins
+    behind its `:`.
+    """
     found = []
-    for address in addresses:
+    for word, following in zip(args, [*args[1:], ""], strict=False):
+        name, equals, value = word.partition("=")
+        if name in ("-H", "--header"):
+            header = value if equals else following
+            found.append(header.partition(":")[2])
+        elif match := re.search(rf"(?s){_TELLING}[^=]*=(.*)", word):
+            found.append(match[1])
+        elif re.match(f"-.*{_TELLING}", word):
+            found.append(following)
+    return [*with_parts(found), *find_in_urls(args)]
+
+
+def find_in_urls(texts: Iterable[str]) -> list[str]:
+    """Logins, queries, and parts of paths that look like keys, of URLs in texts."""
+    found = []
+    for address in re.findall(r"://(\S+)", " ".join(texts)):
         # A password may have any character, so everything before the last `@` counts as
         # the login, unless a `/` stands before that `@`, as in the path `/@owner`.
         for login in re.findall(r"(.*[^/])@", address):
             found += [login, login.partition(":")[2]]
         path, _, query = address.partition("?")
-        found.append(query)
-        for part in path.split("/")[1:]:
-            if (
-                len(part) >= 16
-                and re.search(r"\d", part)
-                and re.search("[a-zA-Z]", part)
-            ):
-                found.append(part)
+        found += [query, *_KEYS_IN_PATH.findall(path)]
     return with_parts(found)
+
+
+# What the name of an option has in it, if its value is a secret.
+_TELLING = "(?i:token|key|secret|pass)"
+# A part of a path that has 16 or more characters, letters and digits among them.
+_KEYS_IN_PATH = re.compile(r"(?<=/)(?=[^/]*\d)(?=[^/]*[A-Za-z])[^/]{16,}")
 
 
 def with_parts(texts: list[str]) -> list[str]:
@@ -282,7 +274,6 @@ class ServerConfig:
     transport: str = ""
     tool_filters: list[str] = field(default_factory=lambda: ["*"])
     exclude_tools: list[str] = field(default_factory=list)
-    description: str = ""  # of the toolbox, if the server is a toolbox of its own
     problem: str = ""  # why the server is never started
 
     def patterns(self) -> dict[str, list[str]]:
@@ -310,23 +301,11 @@ class ProcessConfig(ServerConfig):
 KINDS: dict[str, type[ServerConfig]] = {"command": ProcessConfig}
 # The keys of an entry, and the fields that get their values. A key without a field is
 # known, and means nothing here.
-FIELDS = {
-    "env": "env",
-    "command": "command",
-    "args": "args",
-    "cwd": "cwd",
-    "transport": "transport",
-    "toolFilters": "tool_filters",
-    "excludeTools": "exclude_tools",
-    "description": "description",
-}
-# The keys at the top of a file that may hold servers, if there are no toolboxes.
-TABLE_KEYS = ["mcpServers"]
+FIELDS = {key: key for key in ("env", "command", "args", "cwd", "transport")}
+FIELDS |= {"toolFilters": "tool_filters", "excludeTools": "exclude_tools"}
 # What finds the secrets in the values of a field.
-SECRETS_OF: dict[str, Callable[[Any], list[str]]] = {
-    "env": find_in_env,
-    "args": find_in_args,
-}
+SECRETS_OF: dict[str, Callable[[Any], list[str]]]
+SECRETS_OF = {"env": find_in_env, "args": find_in_args}
 
 
 @dataclass(frozen=True)
@@ -437,10 +416,7 @@ class ValueReader:
         if value is None:
             how = "set it in `env` of the workbench's entry in your client, or write"
             if os.isatty(0):
-                how = (
-                    f"write `{name}=...` before the command (in PowerShell, $env:{name}"
-                )
-                how += ' = "..."), set it in the client\'s entry of the workbench, or write'
+                how = f"write {name}=... before the command, {how}"
             self.report(path, f"{reference[0]} is not set: {how} ${{NAME:-default}}")
             return ""
         return value
@@ -457,31 +433,13 @@ class ConfigReader:
     def read_toolboxes(self, content: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of a file by their names."""
         data = self.values.expect("configuration", content, dict)
-        tables = without_null({key: data.get(key) for key in TABLE_KEYS})
-        find_tables(data, tables, self)  # room: Other clients' files
-        if "toolboxes" in data:
-            for place, table in tables.items():
-                self.note_variables(table)
-                log.warning(
-                    "%s: not served, because there are toolboxes as well", place
-                )
-            return self.read_own(data["toolboxes"])
-        if not tables:
-            told = f"expected one of {['toolboxes', *TABLE_KEYS]}, found {[*data]}"
-            self.values.report("configuration", told)
-        toolboxes = {}
-        for place, table in tables.items():
-            # Each server is a toolbox of its own.
-            for name, server in self.read_servers(place, table).items():
-                text = server.description or f"Tools of the MCP server '{name}'"
-                toolboxes[name] = ToolboxConfig(text, {name: server})
-        return toolboxes
-
-    def read_own(self, content: Any) -> dict[str, ToolboxConfig]:
-        """The toolboxes of a file in our own form."""
-        self.note_variables(content)
-        toolboxes = {}
-        for name, value in self.values.expect("toolboxes", content, dict).items():
+        toolboxes: dict[str, ToolboxConfig] = {}
+        data = read_tables(data, self, toolboxes)  # room: Other clients' files
+        self.note_variables(data.get("toolboxes"))
+        if "toolboxes" not in data:
+            self.values.report("configuration", f"expected toolboxes, found {[*data]}")
+        table = self.values.expect("toolboxes", data.get("toolboxes", {}), dict)
+        for name, value in table.items():
             # A toolbox or server whose name begins with `_` is a comment.
             if name.startswith("_"):
                 continue
@@ -492,8 +450,8 @@ class ConfigReader:
             self.values.check_name(path, name)
             given = entry.pop("description", None)
             text = self.values.read(f"{path}.description", given, str)
-            table = entry.pop("mcpServers", None)
-            servers = self.read_servers(f"{path}.mcpServers", table)
+            given = entry.pop("mcpServers", None)
+            servers = self.read_servers(f"{path}.mcpServers", given)
             self.values.check_keys(path, [*entry])
             toolboxes[name] = ToolboxConfig(text, servers)
         return toolboxes
@@ -526,10 +484,8 @@ class ConfigReader:
                 log.warning("%s: left out, because it starts this workbench", path)
                 continue
             if reader.problems:
-                # No transport knows this kind of a server, so it is never started.
-                problem = "; ".join(reader.problems)
-                server = ServerConfig(description=server.description, problem=problem)
-                log.warning("%s", problem)
+                server = ServerConfig(problem="; ".join(reader.problems))
+                log.warning("%s", server.problem)
             servers[name] = server
         return servers
 
@@ -554,8 +510,7 @@ class ConfigReader:
 def read_fields(reader: ValueReader, path: str, entry: JSON, usual: JSON) -> JSON:
     """The values of those fields of an entry that have a usual value.
 
-    If a field has several keys, the last counts, but exclusions add up, and filters
-    must agree.
+    If a field has several keys, the last counts, but filters must agree.
     """
     values: JSON = {}
     # `env` comes first, because all other values may refer to its variables.
@@ -564,14 +519,10 @@ def read_fields(reader: ValueReader, path: str, entry: JSON, usual: JSON) -> JSO
         if name not in usual:
             continue
         value = reader.read(f"{path}.{key}", entry[key], type(usual[name]))
-        former = values.get(name, value)
-        if name == "env":
-            reader.env = without_null(value)
-        elif name == "exclude_tools" and name in values:
-            value = former + value
-        elif name == "tool_filters" and former != value:
+        if name == "tool_filters" and values.get(name, value) != value:
             reader.report(f"{path}.{key}", "expected the same in all spellings")
         values[name] = value
+        reader.env = without_null(values.get("env", {}))
     return values
 
 
@@ -2559,18 +2510,13 @@ def allow_many_lookups() -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(500))
 
 
-def find_in_headers(headers: Mapping[str, str | None]) -> list[str]:
+def find_in_headers(headers: JSON) -> list[str]:
     """The secrets of an entry's `headers`: the values, and their parts."""
-    return with_parts([*without_null(dict(headers)).values()])
-
-
-def find_in_url(url: str) -> list[str]:
-    """The secrets of an entry's `url`, even if it is not valid."""
-    return find_in_addresses([url.split("://", 1)[-1]])
+    return with_parts([*without_null(headers).values()])
 
 
 FIELDS |= {"url": "url", "headers": "headers"}
-SECRETS_OF |= {"url": find_in_url, "headers": find_in_headers}
+SECRETS_OF |= {"url": lambda url: find_in_urls([url]), "headers": find_in_headers}
 KINDS["url"] = RemoteConfig
 TRANSPORTS[RemoteConfig] = RemoteServer
 
@@ -2959,14 +2905,14 @@ FIELDS |= {
     "includeTools": "tool_filters",
     "enabled_tools": "tool_filters",
     "tools": "tool_filters",
-    "disabledTools": "exclude_tools",
-    "disabled_tools": "exclude_tools",
 }
 # What clients keep in an entry for themselves.
 FIELDS |= dict.fromkeys(["alwaysLoad", "autoApprove", "alwaysAllow", "trust"], "")
 FIELDS |= dict.fromkeys(["timeout", "tool_timeout_sec", "startup_timeout_sec"], "")
-TABLE_KEYS += ["servers", "context_servers", "mcp_servers"]
-TABLE_KEYS += ["mcp", "mcp.servers", "amp.mcpServers"]
+FIELDS |= dict.fromkeys(["supports_parallel_tool_calls", "deferTools"], "")
+FIELDS["description"] = ""
+_TABLE_KEYS = ["mcpServers", "servers", "context_servers", "mcp_servers"]
+_TABLE_KEYS += ["mcp", "mcp.servers", "amp.mcpServers"]
 # Rules for single tools, beside the tables of servers and in entries.
 _POLICIES = {"tools", "permission", "amp.tools.disable", "amp.mcpPermissions"}
 _ENTRY_POLICIES = {"default_tools_approval_mode", "toolPermissions"}
@@ -2981,13 +2927,40 @@ Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is no
 For migration guidance, see: "Upgrading" in README.md"""
 
 
-def find_tables(data: JSON, tables: JSON, reader: ConfigReader) -> None:
-    """Add the tables of servers that a file has elsewhere, by their places.
+def read_tables(
+    data: JSON, reader: ConfigReader, toolboxes: dict[str, ToolboxConfig]
+) -> JSON:
+    """Read the servers that stand outside of toolboxes, each as a toolbox of its own.
 
-    Servers that a list of names switches off are marked as `disabled`.
+    Returns the file, which has toolboxes of ours if it has any servers.
     """
     if data.get("toolMode", "proxy") != "proxy":
         reader.values.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
+    tables = find_tables(data, reader)
+    if "toolboxes" in data:
+        for place, table in tables.items():
+            reader.note_variables(table)
+            log.warning("%s: not served, because there are toolboxes as well", place)
+        return data
+    if not tables:
+        told = f"expected one of {['toolboxes', *_TABLE_KEYS]}, found {[*data]}"
+        reader.values.report("configuration", told)
+    for place, table in tables.items():
+        for name, server in reader.read_servers(place, table).items():
+            told = (
+                table[name].get("description") if isinstance(table[name], dict) else ""
+            )
+            text = str(told or f"Tools of the MCP server '{name}'")
+            toolboxes[name] = ToolboxConfig(text, {name: server})
+    return data | {"toolboxes": {}}
+
+
+def find_tables(data: JSON, reader: ConfigReader) -> JSON:
+    """The tables of servers in another client's file, by their places.
+
+    Servers that a list of names switches off are marked as `disabled`.
+    """
+    tables = without_null({key: data.get(key) for key in _TABLE_KEYS})
     # `mcp` is opencode's table. In VS Code, its `servers` is the table. In Gemini CLI,
     # it has lists of names from `mcpServers`.
     other = {"servers", "inputs", "allowed", "excluded", "serverCommand"}
@@ -3010,6 +2983,7 @@ def find_tables(data: JSON, tables: JSON, reader: ConfigReader) -> None:
     for place, table in tables.items():
         if isinstance(table, dict):
             tables[place] = _switch_off(table, off, allowed)
+    return tables
 
 
 def _switch_off(table: JSON, off: set[str], allowed: set[str] | None) -> JSON:
@@ -3080,6 +3054,13 @@ def _translate_entry(path: str, entry: JSON) -> None:
     if isinstance(entry.get("command"), list):
         # opencode writes the command and its arguments as one list.
         entry["command"], *entry["args"] = entry["command"] or [""]
+    # Exclusions add up, whatever their spelling.
+    for key in ("disabledTools", "disabled_tools"):
+        if isinstance(entry.get(key), list):
+            entry["excludeTools"] = [
+                *(entry.get("excludeTools") or []),
+                *entry.pop(key),
+            ]
     headers: JSON = {}
     for key in ("headers", "http_headers"):
         if isinstance(entry.get(key), dict):
@@ -3137,7 +3118,9 @@ LANGUAGES[".toml"] = ("TOML, because of its name,", _decode_toml)
 from mcp import Client
 
 
-async def check(config: WorkbenchConfig, secrets: Secrets, read_only: bool) -> int:
+async def check(
+    config: WorkbenchConfig, secrets: Secrets, read_only: bool, is_verbose: bool = False
+) -> int:
     """Start all servers side by side, and print a line for each as it settles.
 
     Returns the exit status: 1 if a server is not ok, or if there is none.
@@ -3149,7 +3132,8 @@ async def check(config: WorkbenchConfig, secrets: Secrets, read_only: bool) -> i
         if not servers:
             print(f"No server is configured in {config.source}.")
             return 1
-        checks = [_check_server(workbench, server) for server in servers]
+        width = max(map(len, map(_short_name, servers)))
+        checks = [_check_server(workbench, s, width, is_verbose) for s in servers]
         results = await asyncio.gather(*checks)
         failed = list(filter(None, results))
         summary = f"{len(servers) - len(failed)} ok"
@@ -3161,8 +3145,14 @@ async def check(config: WorkbenchConfig, secrets: Secrets, read_only: bool) -> i
     return int(bool(failed))
 
 
-async def _check_server(workbench: Workbench, server: DownstreamServer) -> str:
-    """Start a server, and print a line about it; return its name if it is not ok."""
+async def _check_server(
+    workbench: Workbench, server: DownstreamServer, width: int, is_verbose: bool
+) -> str:
+    """Start a server, and print a line about it; return its name if it is not ok.
+
+    Below the line stand the last lines of output of a server that failed; those of its
+    patterns that match no tool; and all its tools, if wanted.
+    """
     began = anyio.current_time()
     connection = server.start()
     await connection.reach(State.UP)
@@ -3183,11 +3173,28 @@ async def _check_server(workbench: Workbench, server: DownstreamServer) -> str:
         answer = workbench.compose(server.toolbox_name, [server], ["*"])
         noun = "tool " if len(server.tools) == 1 else "tools"
         text = f"{len(server.tools):4} {noun} {_cost(len(compact(answer).encode()))}"
-    width = max(map(len, map(_short_name, workbench.open_servers())))
     first, *others = text.split("\n")
+    if is_ok:
+        others += connection.find_idle_patterns()
+    if is_verbose:
+        others += _describe_tools(server)
     start = f"{name:{width}}  {verdict} {seconds:6.1f} s"
     print(f"{start}  {first:.300}", *others, sep="\n    ")
     return "" if is_ok else name
+
+
+def _describe_tools(server: DownstreamServer) -> list[str]:
+    """A line for each tool with its arguments, and for each that is left out."""
+    lines = []
+    for name, tool in server.tools.items():
+        line = name
+        line += f" {list_arguments(tool.input_schema)}"  # room: Short answers
+        lines.append(line)
+    for name in [*server.connection.tools, *server.connection.left_out]:
+        hidden_by = server.why_left_out(name)
+        if hidden_by:
+            lines.append(f"{name} is left out by {hidden_by}")
+    return lines
 
 
 def _short_name(server: DownstreamServer) -> str:
@@ -3209,7 +3216,8 @@ def _print_context(workbench: Workbench) -> None:
     print("A model's context holds:")
     print(_cost(len(before)), "before anything is opened")
     print(_cost(natively), f"natively, if all {len(tools)} tools are loaded at once")
-    print(_cost(natively - len(before)), "saved until a toolbox is opened")
+    if natively > len(before):
+        print(_cost(natively - len(before)), "saved until a toolbox is opened")
 
 
 def _cost(size: int) -> str:
@@ -3221,10 +3229,15 @@ async def call_once(server: Server[Any], name: str, *words: str) -> int:
     if name.count("__") < 2:
         print(f"expected a name {NAME_FORM}, found {name}", file=sys.stderr)
         return 1
-    given = {"tool_name": name, "arguments": " ".join(words)}
+    given = " ".join(words)
+    if given and not isinstance(decode(given), dict):
+        how = 'expected a JSON object such as \'{"text": "hi"}\''
+        print(f"{how}, found {given}", file=sys.stderr)
+        return 1
     # In the newer era, servers could not log.
     async with Client(server, mode="legacy") as client:
-        result = await client.call_tool("use_tool", given)
+        called = {"tool_name": name, "arguments": given}
+        result = await client.call_tool("use_tool", called)
     output = result.model_dump_json(indent=2, by_alias=True, exclude_unset=True)
     if {block.type for block in result.content} == {"text"}:
         output = "\n".join(getattr(block, "text", "") for block in result.content)
@@ -3234,7 +3247,7 @@ async def call_once(server: Server[Any], name: str, *words: str) -> int:
 
 def _check(options: argparse.Namespace, secrets: Secrets) -> Work:
     config = find_config(options.config, secrets)
-    return check(config, secrets, options.read_only)
+    return check(config, secrets, options.read_only, options.verbose)
 
 
 def _call(options: argparse.Namespace, secrets: Secrets) -> Work:
@@ -3376,7 +3389,8 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 DEFAULT["toolboxes"]["demo"] = {
-    "description": "Echo and time. This is a demo, without a file of yours.",
+    "description": "Echo and time. This is a demo. Give your own file as argument, or in "
+    "WORKBENCH_CONFIG.",
     "mcpServers": {
         "toolbox": {"command": sys.executable, "args": [__file__, "--toolbox"]},
     },
