@@ -8,10 +8,6 @@ import signal
 import sys
 import time
 
-# === Downstream servers ===============================================================
-# `python test_workbench.py OPTIONS` runs one. The tests start hundreds, so they come
-# before imports that take longer than such a server does, those for annotations too.
-
 OLDER, MODERN = "2025-11-25", "2026-07-28"
 IDENTITY = {"name": "its own", "version": "1"}
 ANNOUNCING = {"capabilities": {"tools": {"listChanged": True}}}
@@ -189,6 +185,9 @@ class Downstream:
         answer(request, json_result(None))
 
 
+# === Clients ==========================================================================
+
+
 if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
@@ -225,9 +224,6 @@ import workbench
 
 if sys.platform == "win32":
     import _winapi
-
-# === Clients ==========================================================================
-# Most tests connect a client to a workbench in this process, some to a process of it.
 
 ROOT = Path(workbench.__file__).parent
 INSTALLED = ROOT / ".ci/servers"
@@ -387,350 +383,126 @@ async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
             await anyio.sleep(0.01)
 
 
-# === Configuration ====================================================================
-
-# Each line of JSON is a configuration; below it are its problems, as patterns.
-BAD_CONFIGURATIONS = r"""
-{"projects": 7, "theme": "dark"}
-  .*toolboxes.*mcpServers.*mcp_servers.*, found .'projects', 'theme'.
-{"toolboxes": {"t": null, "a__b": {"description": "", "mcpServers": {"a_": 7}}}}
-  toolboxes.t: .*object.* found nothing
-  toolboxes.t.mcpServers: .*object
-  toolboxes.t.description: .*string
-  toolboxes.a__b: .*__
-  toolboxes.a__b.mcpServers.a_: expected an object, found a number
-  toolboxes.a__b.mcpServers.a_: .*_
-  toolboxes.a__b.mcpServers.a_: .*command.*url
-{"servers": {"": {"url": "x"}, "t": {"comand": "s3cret", "enabled": true}}}
-  servers.: .*_
-  servers.t: .*command.*url.* found neither; unknown keys: .'comand'.
-{"servers": {"s": {"command": "s3cret", "url": "u${NO}", "args": ["${NO} ${a"]}}}
-  servers.s.args.0.: \${NO} is not set: .*`env`.*client, or write \${NAME:-default}
-  servers.s.args.0.: \${ is not set: .*write \${NAME:-default}
-  servers.s.url: \${NO} is not set
-  servers.s: expected either 'command' or 'url', found command and url
-{"mcp": {"excluded": "s"}, "mcpServers": {"t": {"url": "x", "Tools": [], \
-"excludetools": []}, "s": {"url": "x", "toolFilters": ["a"], "tools": ["*"], "toolFilter": []}}}
-  mcpServers.s.*tools
-  mcpServers.s.toolFilter: unknown key: did you mean a server's 'toolFilters'.
-  mcpServers.t.Tools: .*'tools'
-  mcpServers.t.excludetools: .*'excludeTools'
-  mcp.excluded: expected a list, found a string
-{"toolMode": "dynamic", "toolboxes": []}
-  Configuration field 'toolMode' set to 'dynamic' is no longer supported.
-  Dynamic mode was removed in version 0.10.0.
-  Please remove the 'toolMode' field or set it to 'proxy' \(though .* now implicit\).
-  For migration guidance, see: "Upgrading" in README.md
-  toolboxes: .*object.* found a list
-""".replace("\\\n", "")
+def request_bytes(method: str, params: dict[str, Any], number: int = 7) -> bytes:
+    message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+    return json.dumps(message, ensure_ascii=False).encode()
 
 
-@pytest.mark.parametrize("case", re.split(r"\n(?=\S)", BAD_CONFIGURATIONS.strip()))
-def test_a_bad_configuration_is_reported_whole(case: str) -> None:
-    data, *patterns = case.split("\n  ")
-    with pytest.raises(workbench.ConfigError) as error:
-        workbench.parse_config(json.loads(data), "the file")
-    first, *problems = str(error.value).splitlines()
-    assert first.startswith("the file") and "s3cret" not in str(problems)
-    for pattern in patterns:
-        assert any(re.match(pattern, each) for each in problems), (pattern, problems)
-    assert len(problems) == len(patterns), problems
+class Wire:
+    """A workbench process; its servers are entries, or the `on` of a `Downstream`."""
+
+    def __init__(self, folder: Path, *args: str, io: Any = (), **servers: Any) -> None:
+        self.notes = folder / "notes"
+        self.notes.touch()
+        for name, on in servers.items():
+            if not on.keys() & {"command", "url"}:
+                servers[name] = local(notes=self.notes, on=on)
+        path = folder / "workbench-config.json"
+        path.write_text(json.dumps(configuration(**servers)))
+        line = [sys.executable, workbench.__file__, str(path), *args]
+        with open(folder / "stderr", "wb") as file:
+            streams = {"stdin": PIPE, "stdout": PIPE, "stderr": file, **dict(io)}
+            self.process: Any = subprocess.Popen(line, cwd=folder, **streams)
+        self.watchdog = threading.Timer(PATIENCE + 10, self.process.kill)
+        self.watchdog.start()
+        self.answers: dict[Any, dict[str, Any]] = {}
+        self.last_id = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.watchdog.cancel()
+        self.process.kill()
+        for pid in self.servers_left():
+            with suppress(OSError):  # it may have ended since
+                os.kill(pid, 9)
+        with suppress(BrokenPipeError):
+            self.process.__exit__(None, None, None)
+
+    def begin(self, method: str, **params: Any) -> int:
+        self.last_id += 1
+        self.process.stdin.write(request_bytes(method, params, self.last_id) + b"\n")
+        self.process.stdin.flush()
+        return self.last_id
+
+    def begin_use(self, server: str, **arguments: Any) -> int:
+        given = BOX | {"tool_name": f"box__{server}__echo", "arguments": arguments}
+        return self.begin("tools/call", name="use_tool", arguments=given)
+
+    def answer(self, request: int) -> dict[str, Any]:
+        while request not in self.answers:
+            line = self.process.stdout.readline()
+            assert line, "the workbench ended, or hung and was killed"
+            message = json.loads(line)
+            if "method" not in message:
+                self.answers[message["id"]] = message
+        return self.answers.pop(request)
+
+    def use(self, server: str) -> str:
+        [block] = self.answer(self.begin_use(server))["result"]["content"]
+        return str(block["text"])
+
+    def initialize(self) -> Self:
+        """As a client does that knows 2026-07-28 as well, and asks for both at once."""
+        probe = self.begin("server/discover")
+        handshake = self.begin("initialize", **HANDSHAKE)
+        assert self.answer(probe)["error"]["code"] == -32601
+        assert self.answer(handshake)["result"]["protocolVersion"] == OLDER
+        return self
+
+    def servers_left(self) -> list[int]:
+        return [pid for pid in noted_pids(self.notes) if is_alive(pid)]
+
+    def end(self, how: str) -> None:
+        if how.startswith("SIG"):
+            self.process.send_signal(signal.Signals[how])
+        elif how == "end of stdin":
+            self.process.stdin.close()
+        else:
+            self.process.stdout.close()
+            with suppress(BrokenPipeError):
+                self.begin("ping")  # at the latest now it is noticed
+
+    def status(self) -> int:
+        """The exit status, once it has ended in time and left no process behind."""
+        status: int = self.process.wait(5)  # 3.5 where nothing else runs
+        anyio.run(until, lambda: not self.servers_left(), 2)
+        return status
 
 
-# Below each file, what it changes of its servers, and the places that are warned about.
-CLIENT_FILES = """
-=== Our own: workbench-config.json
-{"_comment": "${", "toolMode": "proxy", "mcpServers": {"x": {"command": "x"}},
- "toolboxes": {"_comment": 7, "box": {"description": "A box", "oops": 1, "_was": "${A",
-  "mcpServers": {"s": {"command": "x", "timeout": 1, "_x": "${", "autoApprove": ["${"]},
-   "off": {"command": "${UNSET}", "disabled": true}, "_was": {"env": 7}, "_": [1]}}}}
-> {"s": {"command": "x"}}
-> mcpServers toolboxes.box.mcpServers.s toolboxes.box
-=== Claude Code: .claude.json
-{"numStartups": 5, "oauthAccount": "${", "mcpServers": {
-  "a": {"type": "http", "url": "${B:-https://a.b}/@c/mcp?d=e@f", "headers": {}},
-  "b": {"command": "${UNSET}"}},
- "projects": {"/elsewhere": {"mcpServers": {"x": {"command": "${UNSET}"}}},
-  "FOLDER": {"disabledMcpServers": ["b"], "mcpServers": {
-    "c": {"type": "stdio", "command": "uvx", "args": ["z"], "env": {}}}}}}
-> {"a": {"transport": "http", "url": "https://a.b/@c/mcp?d=e@f"},
-   "c": {"transport": "stdio", "command": "uvx", "args": ["z"]}}
-> projects
-=== VS Code with Amp: settings.json
-{ // as in "http://"
-  "mcp": {"inputs": [{"type": "promptString", "id": "key", "about": "\\"//\\""},],
-   "servers": {"a": {"url": "https://a//,}/*b*/", /* { "x": */
-     "headers": {"A": "Bearer ${input:key}"}}, "c": {"command": ["x"]},}},
-  "amp.mcpServers": {"b": {"url": "https://b", "includeTools": ["r"]}}, "font": 7,
-  "amp.mcpPermissions": [{"matches": {"url": "*"}, "action": "reject"}]} /**/
-> {"a": {"url": "https://a//,}/*b*/", "headers": {"A": "Bearer ${input:key}"}},
-   "b": {"url": "https://b", "tool_filters": ["r"]}, "c": {"command": "x"}}
-> amp.mcpPermissions mcp.servers.a.headers.A
-=== Codex: config.toml
-mcp_servers.b = { url = "${UNSET}", bearer_token_env_var = "OFF", enabled = false }
-[mcp_servers.a]
-command = "npx"
-enabled_tools = ["r*"]
-disabled_tools = ["rm"]
-excludeTools = []
-since = 2026-11-22
-tools.read.approval_mode = "approve"
-[mcp_servers.c]
-url = "https://c"
-bearer_token_env_var = "KEY"
-env_http_headers = { X = "KEY2" }
-http_headers = { X = "of no use", Y = "y" }
-> {"a": {"command": "npx", "tool_filters": ["r*"], "exclude_tools": ["rm"]},
-   "c": {"url": "https://c",
-         "headers": {"X": "key2", "Y": "y", "Authorization": "Bearer key"}}}
-> mcp_servers.a.tools mcp_servers.a
-=== Zed: settings.json
-{"theme": "One", "context_servers": { "a": {"source": "custom", "command": "x",},
-  "b": {"source": "extension", "settings": {"token": "${UNSET}"}},},} //
-> {"a": {"command": "x"}}
-> context_servers.a context_servers.b
-=== opencode: opencode.json
-{"tools": {"b_*": false}, "mcp": {
-  "a": {"type": "local", "command": ["npx", "${A}"], "environment": {"A": "{env:KEY}"}},
-  "b": {"url": "https://b", "headers": {"A": "{file:~/.key}"}},
-  "c": {"enabled": true}, "d": {"type": "local", "command": ["x"], "enabled": false}}}
-> {"a": {"transport": "local", "command": "npx", "args": ["key"], "env": {"A": "key"}},
-   "b": {"url": "https://b", "headers": {"A": "{file:~/.key}"}}}
-> tools mcp.b.headers.A mcp.c
-=== VS Code without servers: settings.json
-{"mcp": {"inputs": []}, "amp.mcpServers": {"a": {"command": "x"}}}
-> {"a": {"command": "x"}}
-=== Cursor, Windsurf, Cline, Gemini CLI and Copilot CLI: mcp.json
-{"disabledMcpServers": ["f"], "servers": null, "mcp": {"excluded": ["h"], "allowed":
-  ["A", "b", "c", "d", "e", "f", "g", "h"]}, "mcpServers": {
-  "a": {"command": "npx", "args": ["z"], "env": {"_J": "${env:KEY}"}, "envFile": "x"},
-  "b": {"type": "remote", "serverUrl": "https://b", "headers": {"K": "${KEY}"},
-    "disabledTools": [], "excludeTools": ["t"], "disabled_tools": ["u"]},
-  "c": {"httpUrl": "https://c", "headers": {"A": "Bearer $ECRET"}, "disabled": false,
-    "includeTools": ["r"], "excludeTools": ["s"], "description": "Its own"},
-  "d": {"transport": "sse", "url": "https://d", "enabled": true, "description": ""},
-  "e": {"type": "local", "command": ["${UNSET}"], "enabled": false},
-  "f": {"command": "${UNSET}"}, "_h": {"command": "${UNSET}"},
-  "h": {"command": "${UNSET}"}, "i": {"command": "${UNSET}"},
-  "g": {"command": "npx", "args": [], "tools": ["r", "s"], "toolFilters": ["r", "s"]}}}
-> {"a": {"command": "npx", "args": ["z"], "env": {"_J": "key"}},
-   "b": {"transport": "remote", "url": "https://b", "headers": {"K": "key"},
-         "exclude_tools": ["u", "t"]},
-   "c": {"url": "https://c", "headers": {"A": "Bearer $ECRET"}, "tool_filters": ["r"],
-         "exclude_tools": ["s"], "description": "Its own"},
-   "d": {"transport": "sse", "url": "https://d"},
-   "g": {"command": "npx", "tool_filters": ["r", "s"]}}
-> mcpServers.a mcpServers.c.headers.A
-"""
+# Arguments of `run` for command lines, and the files in their folder.
+COMMANDS: dict[str, dict[str, Any]] = {}
+FILES: dict[str, dict[str, Any]] = {}
+ENVIRONMENT = dict(os.environ)
+PYTHON = [sys.executable]
+Ended = Callable[[str], subprocess.CompletedProcess[str]]
 
 
-@pytest.mark.parametrize("case", CLIENT_FILES.split("\n=== ")[1:])
-def test_a_file_is_served_as_its_client_means_it(
-    case: str, tmp_path: Path, monkeypatch: Monkey, log: Logs
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    title, _, rest = case.strip().partition("\n")
-    written, servers, *places = rest.split("\n> ")
-    file = Path(title.split(": ")[1])
-    here = Path.cwd().as_posix()
-    # On Windows, neither slashes nor the case of the drive's letter matter.
-    here = here[0].swapcase() + here[1:]
-    file.write_text(written.replace("FOLDER", here), "utf-8")
-    for name in ("KEY", "KEY2", "OFF"):
-        monkeypatch.setenv(name, name.lower())
-    config = find(str(file))
-    named = re.findall(r"\b(?:KEY2?|OFF)\b", written)
-    assert config.withheld == {name: name.lower() for name in named}
-    usual = vars(workbench.ProcessConfig()) | vars(workbench.RemoteConfig())
-    found = {}
-    for box in config.toolboxes.values():
-        [(name, server)] = box.servers.items()
-        found[name] = {k: v for k, v in vars(server).items() if v != usual[k]}
-        described = server.description or f"Tools of the MCP server '{name}'"
-        assert box.description in (described, "A box")
-    assert found == json.loads(servers)
-    warned = [message.split(": ")[0] for message in log.messages]
-    assert warned == " ".join(places).split() and "ECRET" not in log.text
+def command(name: str, *options: str, start: Any = PYTHON, **more: Any) -> None:
+    line = [*start, workbench.__file__, *options]
+    COMMANDS[name] = {"args": line, "env": ENVIRONMENT} | more
 
 
-# The keys of a server in the schemas of clients: those that are honoured, and, behind
-# the stroke, those that are only told, because something else may have been meant.
-CLIENT_KEYS = """
-Claude Code: type command args env url headers | alwaysLoad headersHelper oauth role \
-timeout toolPermissions
-Codex: command args env cwd url http_headers env_http_headers bearer_token_env_var \
-enabled enabled_tools disabled_tools | auth default_tools_approval_mode env_vars \
-environment_id http_headers_helper oauth oauth_resource required scopes \
-startup_readiness startup_timeout_ms startup_timeout_sec supports_parallel_tool_calls \
-tool_timeout_sec
-Gemini CLI: command args env cwd url httpUrl headers type description includeTools \
-excludeTools | authProviderType extension oauth targetAudience targetServiceAccount tcp \
-timeout trust
-opencode: type command environment cwd enabled disabled url headers | codemode oauth \
-timeout
-Cursor: type command args env url headers disabled | auth autoApprove envFile
-VS Code: type command args env cwd url headers | dev envFile gallery oauth sandbox \
-sandboxEnabled version
-Claude Desktop: command args env |
-Cline and Roo: type command args env url headers disabled disabledTools | alwaysAllow \
-autoApprove remoteConfigured timeout
-Windsurf: command args env serverUrl url headers disabled disabledTools | alwaysAllow
-Copilot CLI: type command args env cwd url headers tools | filterMapping \
-isDefaultServer oauthClientId oauthPublicClient timeout
-Zed: enabled command args env url headers | oauth remote settings source timeout
-Amp: command args env url headers transport includeTools disabled | oauth
-"""
-LISTS = "args includeTools excludeTools enabled_tools disabled_tools tools"
-LISTS += " disabledTools"
-OBJECTS = "env environment headers http_headers env_http_headers"
-SAMPLES: dict[str, Any] = {key: ["x"] for key in LISTS.split()}
-SAMPLES |= {key: {"X": "SHELL_"} for key in OBJECTS.split()}
-SAMPLES |= {"disabled": False, "enabled": True, "bearer_token_env_var": "SHELL_"}
+@pytest.fixture(scope="session")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+    """How one of `COMMANDS` has ended. They run beside the tests, without input."""
+    folder = tmp_path_factory.mktemp("commands")
+    for name, config in FILES.items():
+        (folder / name).write_text(json.dumps(config))
+    stdin, writer = os.pipe()
+    given: Any = {"stdin": stdin, "stdout": PIPE, "stderr": PIPE, "cwd": folder}
+    given |= {"encoding": "utf-8", "timeout": 120}
+    run: Any = subprocess.run
+    with open(stdin), open(writer, "w"), ThreadPoolExecutor(2) as pool:
+        running = {}
+        for name, more in COMMANDS.items():
+            running[name] = pool.submit(run, **(given | more))
+        yield lambda name: running[name].result()
+        pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("case", CLIENT_KEYS.strip().splitlines())
-def test_no_key_of_a_client_is_passed_over(
-    case: str, monkeypatch: Monkey, log: Logs
-) -> None:
-    monkeypatch.setenv("SHELL_", "x")
-    honoured, _, told = case.partition(": ")[2].partition(" |")
-    for start in ("command", "url"):
-        entry = {key: SAMPLES.get(key, "x") for key in f"{honoured}{told}".split()}
-        for key in {"command", "url", "serverUrl", "httpUrl"} - {start}:
-            entry.pop(key, None)
-        if start in entry:
-            workbench.parse_config({"mcpServers": {"s": entry}})
-            warning = f"mcpServers.s: unknown keys {told.split()}, ignored"
-            assert log.messages == [warning] * bool(told)
-            log.clear()
-
-
-VARIABLES = {"A": "x", "A_1": "y", "_B": "z", "EMPTY": "", "RAW": r"${A} $A \1 }"}
-EXPANSIONS = r"""
-<${A}${A_1}-${_B}> = <xy-z>
-${env:A} ${env:NO:-d} ${NO:-d} = x d d
-<${NO:-}> = <>
-<${EMPTY}${EMPTY:-d}> = <>
-${RAW} = ${A} $A \1 }
-${NO:-${A}} = ${A}
-$ $} $${A} = $ $} $x
-""".strip()
-LEFT_ALONE = "${} ${a} ${1X} ${A%/} ${A-d} ${A:=d} ${:-d} ${Ä} ${A${A} ${input:A} "
-LEFT_ALONE += "${workspaceFolder} ${env:a} ${env:} ${ENV:A} {env:a} $MY_TOKEN $A"
-
-
-@pytest.mark.parametrize("case", EXPANSIONS.splitlines() + LEFT_ALONE.split())
-def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> None:
-    """What only looks like one stays; a warning names its place and not the text."""
-    for name, value in VARIABLES.items():
-        monkeypatch.setenv(name, value)
-    given, is_known, expected = case.partition(" = ")
-    data = configuration(s={"command": "x", "args": [given], "headers": {"${A}": "y"}})
-    server = workbench.parse_config(data).toolboxes["box"].servers["s"]
-    assert server.headers == {"${A}": "y"}  # a key stays as it is
-    if is_known:
-        assert server.args == [expected] and not log.messages
-    else:
-        [warning] = log.messages
-        assert server.args == [given] and given not in warning
-        assert warning.startswith("toolboxes.box.mcpServers.s.args[0]: ")
-
-
-def test_what_is_not_served_is_named(monkeypatch: Monkey, log: Logs) -> None:
-    monkeypatch.chdir(ROOT)
-    relative = os.path.join(".github", "..", "workbench.py")
-    servers: dict[str, dict[str, Any]] = {
-        "a": {"command": "uv", "args": ["run", workbench.__file__]},
-        "b": {"command": relative, "args": ["c.json"]},
-        "toolbox": {"command": relative, "args": ["--toolbox"]},
-    }
-    projects = {
-        "/x": 7,
-        "/other": {"mcpServers": servers},
-        str(ROOT): {"mcpServers": None},
-    }
-    its = {"projects": projects, "mcpServers": servers}
-    servers["a"]["env"] = {"TOKEN": "a secret of ours, and of our servers"}
-    config = workbench.parse_config(its)
-    assert list(config.toolboxes) == ["toolbox"]
-    assert secrets_of(its).mask(servers["a"]["env"]["TOKEN"]) == "***"
-    others, *itself = log.messages
-    assert others == "projects: not served, for other folders: ['/other']"
-    assert [line[:12] for line in itself] == ["mcpServers.a", "mcpServers.b"]
-
-
-@POSIX
-def test_a_deleted_folder_is_no_trap(tmp_path: Path, monkeypatch: Monkey) -> None:
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    its = {"projects": {"/": {}}, "servers": {"s": {"command": "./x"}}}
-    assert list(workbench.parse_config(its).toolboxes) == ["s"]
-    with pytest.raises(workbench.ConfigError, match="^none: cannot be read"):
-        find("none")
-
-
-def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) -> None:
-    bad_files = {
-        b"": "expected JSON.*line 1 column 1",
-        b'{"a":\n x}': "line 2 column 2",
-        b"[mcp_servers.s]\n# x\n{": "TOML, because of its name.*line 3, column 1",
-        b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
-        "{}".encode("utf-16"): "expected JSON.*saved as UTF-8",  # as PowerShell's `>`
-        # A pattern that tries each string anew takes minutes for these.
-        b'{"a": "' + b'\\"x' * 99_999: "expected JSON",
-        b"[" + b"1, " * 99_999: "expected JSON",
-    }
-    for data, told in bad_files.items():
-        path = tmp_path / ("c.toml" if data.startswith(b"[mcp") else "c.json")
-        path.write_bytes(data)
-        with pytest.raises(workbench.ConfigError) as error:
-            find(str(path))
-        assert str(error.value).startswith(str(path))
-        assert re.search(told, str(error.value))
-
-
-def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WORKBENCH_CONFIG", "")
-    assert list(find(None).toolboxes) == ["demo"]
-    for name in ("argument", "variable", "workbench-config.json"):
-        toolbox = {name: {"description": "d", "mcpServers": {}}}
-        Path(name).write_text("\ufeff" + json.dumps({"toolboxes": toolbox}), "utf-8")
-    assert list(find(None).toolboxes) == ["workbench-config.json"]
-    monkeypatch.setenv("WORKBENCH_CONFIG", "variable")
-    assert list(find(None).toolboxes) == ["variable"]
-    assert list(find("argument").toolboxes) == ["argument"]
-
-
-def test_the_script_header_and_the_requirements_ask_for_the_same() -> None:
-    """An older Python gets as far as the sentence about it."""
-    script = Path(workbench.__file__).read_text("utf-8")
-    header: Any = re.search(r"(?m)^# /// script\n((?:# .*\n)+?)# ///$", script)
-    requirements = (ROOT / "requirements.txt").read_text().split()
-    assert re.findall('dependencies = .*"(.*)"', header[1]) + ["pytest"] == requirements
-    assert {*re.findall(r"\bmcp>=[\d.,<]+", README)} == {requirements[0]}
-    ast.parse(script, feature_version=(3, 9))
-
-
-async def test_a_filtered_tool_can_be_neither_seen_nor_called() -> None:
-    names = ["read_a", "Read_b", "list", "read", "🧰 a__b_", "get[1]"]
-    filters: list[tuple[dict[str, Any], list[str]]] = [
-        ({"toolFilters": "*", "excludeTools": []}, names),
-        ({"toolFilters": ["read_*", "l?st", "get[1]"]}, ["read_a", "list", "get[1]"]),
-        ({"tools": ["[!l]*"], "excludeTools": ["read*"]}, [names[1], *names[4:]]),
-        ({"excludeTools": ["?ea*"], "disabledTools": ["l*"]}, names[4:]),
-        ({"toolFilters": []}, []),
-    ]
-    its = local(tools=[tool(name) for name in names])
-    servers = {f"s{n}": its | given for n, (given, _) in enumerate(filters)}
-    async with connected(**servers) as client:
-        shown = [each["name"] for each in (await open_box(client))["tools"]]
-        for server, (_, allowed) in zip(servers, filters, strict=True):
-            for name in names:
-                result = await use(client, server, name)
-                assert result.is_error == (name not in allowed), (server, name)
-                assert (f"box__{server}__{name}" in shown) == (name in allowed)
+# === Secrets ==========================================================================
 
 
 TOKEN = "tok-0123456789" * 1500  # more than is logged of a line
@@ -809,6 +581,143 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     told = f"literal-0 1234567 {tmp_path} default-0 {' ' * 8} example.org/@own "
     told += "[box/chrome-devtools] box__chrome-devtools__click site-packages"
     assert secrets_of(data).mask(told) == told
+
+
+# === Configuration ====================================================================
+
+# Each line of JSON is a configuration; below it are its problems, as patterns.
+BAD_CONFIGURATIONS = r"""
+{"projects": 7, "theme": "dark"}
+  .*toolboxes.*mcpServers.*mcp_servers.*, found .'projects', 'theme'.
+{"toolboxes": {"t": null, "a__b": {"description": "", "mcpServers": {"a_": 7}}}}
+  toolboxes.t: .*object.* found nothing
+  toolboxes.t.mcpServers: .*object
+  toolboxes.t.description: .*string
+  toolboxes.a__b: .*__
+  toolboxes.a__b.mcpServers.a_: expected an object, found a number
+  toolboxes.a__b.mcpServers.a_: .*_
+  toolboxes.a__b.mcpServers.a_: .*command.*url
+{"servers": {"": {"url": "x"}, "t": {"comand": "s3cret", "enabled": true}}}
+  servers.: .*_
+  servers.t: .*command.*url.* found neither; unknown keys: .'comand'.
+{"servers": {"s": {"command": "s3cret", "url": "u${NO}", "args": ["${NO} ${a"]}}}
+  servers.s.args.0.: \${NO} is not set: .*`env`.*client, or write \${NAME:-default}
+  servers.s.args.0.: \${ is not set: .*write \${NAME:-default}
+  servers.s.url: \${NO} is not set
+  servers.s: expected either 'command' or 'url', found command and url
+{"mcp": {"excluded": "s"}, "mcpServers": {"t": {"url": "x", "Tools": [], \
+"excludetools": []}, "s": {"url": "x", "toolFilters": ["a"], "tools": ["*"], "toolFilter": []}}}
+  mcpServers.s.*tools
+  mcpServers.s.toolFilter: unknown key: did you mean a server's 'toolFilters'.
+  mcpServers.t.Tools: .*'tools'
+  mcpServers.t.excludetools: .*'excludeTools'
+  mcp.excluded: expected a list, found a string
+{"toolMode": "dynamic", "toolboxes": []}
+  Configuration field 'toolMode' set to 'dynamic' is no longer supported.
+  Dynamic mode was removed in version 0.10.0.
+  Please remove the 'toolMode' field or set it to 'proxy' \(though .* now implicit\).
+  For migration guidance, see: "Upgrading" in README.md
+  toolboxes: .*object.* found a list
+""".replace("\\\n", "")
+
+
+@pytest.mark.parametrize("case", re.split(r"\n(?=\S)", BAD_CONFIGURATIONS.strip()))
+def test_a_bad_configuration_is_reported_whole(case: str) -> None:
+    data, *patterns = case.split("\n  ")
+    with pytest.raises(workbench.ConfigError) as error:
+        workbench.parse_config(json.loads(data), "the file")
+    first, *problems = str(error.value).splitlines()
+    assert first.startswith("the file") and "s3cret" not in str(problems)
+    for pattern in patterns:
+        assert any(re.match(pattern, each) for each in problems), (pattern, problems)
+    assert len(problems) == len(patterns), problems
+
+
+VARIABLES = {"A": "x", "A_1": "y", "_B": "z", "EMPTY": "", "RAW": r"${A} $A \1 }"}
+EXPANSIONS = r"""
+<${A}${A_1}-${_B}> = <xy-z>
+${env:A} ${env:NO:-d} ${NO:-d} = x d d
+<${NO:-}> = <>
+<${EMPTY}${EMPTY:-d}> = <>
+${RAW} = ${A} $A \1 }
+${NO:-${A}} = ${A}
+$ $} $${A} = $ $} $x
+""".strip()
+LEFT_ALONE = "${} ${a} ${1X} ${A%/} ${A-d} ${A:=d} ${:-d} ${Ä} ${A${A} ${input:A} "
+LEFT_ALONE += "${workspaceFolder} ${env:a} ${env:} ${ENV:A} {env:a} $MY_TOKEN $A"
+
+
+@pytest.mark.parametrize("case", EXPANSIONS.splitlines() + LEFT_ALONE.split())
+def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> None:
+    """What only looks like one stays; a warning names its place and not the text."""
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    given, is_known, expected = case.partition(" = ")
+    data = configuration(s={"command": "x", "args": [given], "headers": {"${A}": "y"}})
+    server = workbench.parse_config(data).toolboxes["box"].servers["s"]
+    assert server.headers == {"${A}": "y"}  # a key stays as it is
+    if is_known:
+        assert server.args == [expected] and not log.messages
+    else:
+        [warning] = log.messages
+        assert server.args == [given] and given not in warning
+        assert warning.startswith("toolboxes.box.mcpServers.s.args[0]: ")
+
+
+def test_what_is_not_served_is_named(monkeypatch: Monkey, log: Logs) -> None:
+    monkeypatch.chdir(ROOT)
+    relative = os.path.join(".github", "..", "workbench.py")
+    servers: dict[str, dict[str, Any]] = {
+        "a": {"command": "uv", "args": ["run", workbench.__file__]},
+        "b": {"command": relative, "args": ["c.json"]},
+        "toolbox": {"command": relative, "args": ["--toolbox"]},
+    }
+    projects = {
+        "/x": 7,
+        "/other": {"mcpServers": servers},
+        str(ROOT): {"mcpServers": None},
+    }
+    its = {"projects": projects, "mcpServers": servers}
+    servers["a"]["env"] = {"TOKEN": "a secret of ours, and of our servers"}
+    config = workbench.parse_config(its)
+    assert list(config.toolboxes) == ["toolbox"]
+    assert secrets_of(its).mask(servers["a"]["env"]["TOKEN"]) == "***"
+    others, *itself = log.messages
+    assert others == "projects: not served, for other folders: ['/other']"
+    assert [line[:12] for line in itself] == ["mcpServers.a", "mcpServers.b"]
+
+
+def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) -> None:
+    bad_files = {
+        b"": "expected JSON.*line 1 column 1",
+        b'{"a":\n x}': "line 2 column 2",
+        b"[mcp_servers.s]\n# x\n{": "TOML, because of its name.*line 3, column 1",
+        b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
+        "{}".encode("utf-16"): "expected JSON.*saved as UTF-8",  # as PowerShell's `>`
+        # A pattern that tries each string anew takes minutes for these.
+        b'{"a": "' + b'\\"x' * 99_999: "expected JSON",
+        b"[" + b"1, " * 99_999: "expected JSON",
+    }
+    for data, told in bad_files.items():
+        path = tmp_path / ("c.toml" if data.startswith(b"[mcp") else "c.json")
+        path.write_bytes(data)
+        with pytest.raises(workbench.ConfigError) as error:
+            find(str(path))
+        assert str(error.value).startswith(str(path))
+        assert re.search(told, str(error.value))
+
+
+def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORKBENCH_CONFIG", "")
+    assert list(find(None).toolboxes) == ["demo"]
+    for name in ("argument", "variable", "workbench-config.json"):
+        toolbox = {name: {"description": "d", "mcpServers": {}}}
+        Path(name).write_text("\ufeff" + json.dumps({"toolboxes": toolbox}), "utf-8")
+    assert list(find(None).toolboxes) == ["workbench-config.json"]
+    monkeypatch.setenv("WORKBENCH_CONFIG", "variable")
+    assert list(find(None).toolboxes) == ["variable"]
+    assert list(find("argument").toolboxes) == ["argument"]
 
 
 # === Workbench ========================================================================
@@ -1002,72 +911,6 @@ async def test_a_server_introduces_itself_once_with_parts_and_with_all() -> None
     assert told[6] == {"x": '"' * 2_000 + "…"}
 
 
-LONG_SCHEMA = {"id": {"title": "x" * 3_300}}
-LISTED: list[tuple[str, dict[str, Any], str]] = [  # description, properties, and how
-    ("x" * 79, LONG_SCHEMA, "x" * 79 + ": id?"),  # they are listed
-    ("y" * 80, LONG_SCHEMA, "y" * 79 + "…: id?"),
-    ("z\nz", LONG_SCHEMA, "z…: id?"),
-    ("a", {"path": {}, "limit": {}}, "a: path, limit?"),
-    ("b", {"m": {"enum": ["a", None, 1, {}]}}, "b: m?: a|null|1|{}"),
-    ("c", {"m": {"enum": list("abcdef")}}, "c: m?: a|b|c|d|e|…"),
-    ("d", {"m": {"anyOf": [{"type": "null"}, {"enum": ["b"]}]}}, "d: m?: b"),
-    ("e", {"m": {"items": {"enum": ["a", "b"]}}, "": {}}, "e: m?: a|b, ?"),
-    ("f", {"m": True}, "f: …"),
-    ("", {}, "Tool from box/a: "),
-]
-
-
-async def test_the_servers_with_the_longest_tools_are_listed() -> None:
-    tools = []
-    for number, (description, properties, _) in enumerate(LISTED):
-        schema = {"type": "object", "properties": properties, "required": ["path"]}
-        tools.append(tool(f"t{number}", description=description, inputSchema=schema))
-    a = local(eras=MODERN, tools=tools)
-    longest = long(f"[tool('large', description='d' * 34_000), *{LONG_TOOLS}]")
-    async with connected(a=a, b=local(), c=longest) as client:
-        answer = await open_box(client)
-        part = await open_box(client, "a__*")
-        named = await open_box(client, [f"c__t{n}" for n in range(7)])
-        [alone] = (await open_box(client, "large"))["tools"]
-    for each, (_, _, told) in zip(answer["tools"], LISTED, strict=False):
-        assert list(each) == ["name", "description", "arguments"]
-        assert f"{each['description']}: {each['arguments']}" == told
-    names = [each["name"] for each in answer["tools"] if "inputSchema" in each]
-    assert names == [f"box__b__{name}" for name in TOOLS]
-    assert "Without schemas: a, c " in answer["note"] and "box__" in answer["note"]
-    assert size(answer) <= 12_000 and size(part) <= 20_000
-    assert all("inputSchema" in each for each in part["tools"] + named["tools"])
-    assert alone["inputSchema"] and alone["description"] == "d" * 34_000
-
-
-async def test_an_answer_loses_descriptions_before_arguments() -> None:
-    odd = """'x"\\\\ä🧰'"""
-    schema = f"{{'type': 'object', 'properties': {{{odd}: {{'title': {odd} * 200}}}}}}"
-    tools = f"tool(f't{{n}}', description={odd} * 30, inputSchema={schema})"
-    kept = {20: 3, 200: 2, 600: 1}
-    servers = {f"n{n}": long(f"[{tools} for n in range({n})]") for n in kept}
-    async with connected(**servers) as client:
-        for number, count in kept.items():
-            answer = await open_box(client, f"n{number}__*")
-            assert {len(each) for each in answer["tools"]} == {count}, number
-            assert len(answer["tools"]) == number and size(answer) <= 20_000
-
-
-async def test_long_texts_leave_room_for_the_tools(monkeypatch: Monkey) -> None:
-    monkeypatch.setattr(workbench, "OPEN_TIMEOUT", PATIENCE)
-    servers = {f"x{n}": MISSING for n in range(50)}
-    servers["y"] = local(on={"start": "sys.exit('a line\\n' * 500 + 'ValueError: no')"})
-    config = configuration(a=long(manual="""'"' * 9_000"""), b=long(), **servers)
-    config["toolboxes"]["box"]["description"] = '"' * 9_000
-    async with connected(config=config) as client:
-        parts = [None, "?__*", "nothing", ["?__*", *["z" * 999] * 30]]
-        answers = [await open_box(client, part) for part in parts]
-    assert size(answers[0]) <= 12_000 and max(map(size, answers)) <= 20_000
-    assert len(answers[0]["tools"]) == 40
-    reasons = answers[0]["servers_failed"]
-    assert re.fullmatch("exited.*ValueError: no", reasons["y"])
-
-
 async def test_read_only_leaves_out_what_is_not_declared_so() -> None:
     tools = [tool("read", annotations={"readOnlyHint": True}), tool("write")]
     a = local(tools=[*tools, tool("wait", annotations={})])
@@ -1126,6 +969,26 @@ async def test_a_name_that_leads_nowhere_is_an_error_that_helps(tmp_path: Path) 
         result = await client.call_tool("open_toolbox", {"toolbox_name": "no"})
     changed = f"{not_found}. {file} has changed: restart the workbench"
     assert result.is_error and text(result) == changed
+
+
+async def test_a_filtered_tool_can_be_neither_seen_nor_called() -> None:
+    names = ["read_a", "Read_b", "list", "read", "🧰 a__b_", "get[1]"]
+    filters: list[tuple[dict[str, Any], list[str]]] = [
+        ({"toolFilters": "*", "excludeTools": []}, names),
+        ({"toolFilters": ["read_*", "l?st", "get[1]"]}, ["read_a", "list", "get[1]"]),
+        ({"tools": ["[!l]*"], "excludeTools": ["read*"]}, [names[1], *names[4:]]),
+        ({"excludeTools": ["?ea*"], "disabledTools": ["l*"]}, names[4:]),
+        ({"toolFilters": []}, []),
+    ]
+    its = local(tools=[tool(name) for name in names])
+    servers = {f"s{n}": its | given for n, (given, _) in enumerate(filters)}
+    async with connected(**servers) as client:
+        shown = [each["name"] for each in (await open_box(client))["tools"]]
+        for server, (_, allowed) in zip(servers, filters, strict=True):
+            for name in names:
+                result = await use(client, server, name)
+                assert result.is_error == (name not in allowed), (server, name)
+                assert (f"box__{server}__{name}" in shown) == (name in allowed)
 
 
 # === MCP server =======================================================================
@@ -1222,54 +1085,16 @@ async def test_keys_that_clients_add_are_ignored_unless_the_tool_has_them() -> N
             assert result.is_error == told.startswith("put")
 
 
-# === Connections ======================================================================
+# === Messages =========================================================================
 
 
-async def test_a_death_costs_only_the_calls_in_flight(notes: Path, log: Logs) -> None:
-    start = "os.write(2, b'first words\\n'); self.start(0)"
-    a = local(notes=notes, on={"start": start})
-    async with connected(a=a, b=local()) as client:
-        first = await open_box(client)
-        calls = [asyncio.ensure_future(error_of(client, "a", "wait")) for _ in "12"]
-        await until(lambda: notes.read_text().count("waiting") == 2)
-        for count in (1, 20):
-            os.kill(noted_pids(notes)[-1], 9)  # SIGKILL; on Windows, its exit status
-            await until(lambda: not is_alive(noted_pids(notes)[-1]))
-            uses = [pid_of(client, "a") for _ in range(count)]
-            assert set(await asyncio.gather(*uses)) == {noted_pids(notes)[-1]}
-        for told in await asyncio.gather(*calls):
-            assert re.search(f"status {KILLED}.*first words", told)
-        assert await open_box(client) == first
-    assert len(noted_pids(notes)) == 3
-    assert notes.read_text().count("waiting") == 2  # so none was repeated
-    assert ("workbench", logging.INFO, "[box/a] first words") in log.record_tuples
-
-
-async def test_an_end_beside_a_child_is_seen(notes: Path, monkeypatch: Monkey) -> None:
-    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
-    end = "self.echo(request, {}) if request['params']['arguments'] else 0\n"
-    end += "os.write(2, b'first words\\nlast words'); os._exit(7)"
-    its = {"start": "self.bear(); self.start(0)", "tools_call": end}
-    async with connected(a=local(notes=notes, on=its)) as client:
-        told = "status 7.*first words.*last words"
-        assert re.search(told, await error_of(client, "a", "echo"))
-        assert await answer_of(client, "a", "echo", {"answered": "before"}) == {}
-    await until(lambda: not any(map(is_alive, noted_pids(notes))))
-
-
-async def test_a_mute_server_is_sent_nothing(notes: Path, monkeypatch: Monkey) -> None:
-    """Its stdout is closed. The next process starts when this one has gone."""
-    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.6)
-    deaf = "self.note('deaf'); os.close(1)\n"
-    deaf += "for line in sys.stdin.buffer: self.note('sent')\n"
-    deaf += "time.sleep(0.2); self.note('gone'); os._exit(0)"
-    async with connected(a=local(notes=notes, on={"tools_call": deaf})) as client:
-        first = asyncio.ensure_future(error_of(client, "a", "echo"))
-        await until(lambda: "deaf" in notes.read_text())
-        await anyio.wait_all_tasks_blocked()
-        assert "closed its stdout" in await error_of(client, "a", "echo")
-        assert "closed its stdout" in await first
-    assert re.fullmatch(r"(\d+\ndeaf\ngone\n){2}", notes.read_text())
+GARBAGE = r"""
+os.write(1, b'\xff\xfe\n\n \r\nlistening\n[]\n7\n{}\n{"id": 1, "method": 7}\n')
+print('{"level": 40, "id": %d, "error": "cache miss"}' % request["id"], flush=True)
+send({"id": "unknown", "error": {"code": 1, "message": "unasked"}})
+send({"id": 987654321, "result": {}})
+self.echo(request, {})
+"""
 
 
 async def test_a_message_has_at_most_32_mib(monkeypatch: Monkey) -> None:
@@ -1281,6 +1106,27 @@ async def test_a_message_has_at_most_32_mib(monkeypatch: Monkey) -> None:
         told = await error_of(client, "a", "result", text_result(largest + largest))
         assert "the limit of 1 MiB" in told and "may have taken effect" in told
         assert await answer_of(client, "a", "echo", {"x": 1}) == {"x": 1}
+
+
+@ERAS
+async def test_a_spoilt_answer_is_an_error_of_the_call(eras: str) -> None:
+    spoilt_answers = [
+        '"method": null, "result": null, ',
+        '"result": {"content": [{"type": "audio", "data": ""}]}, ',
+        '"result": {"resultType": "complete", "content": 7}, ',
+        '"error": {"message": "x"}, ',
+    ]
+    async with connected(a=local(eras=eras)) as client:
+        for spoilt in spoilt_answers:
+            line = f'{{{spoilt}"id": ID, "jsonrpc": "2.0"}}'
+            told = await error_of(client, "a", "write", {"line": line})
+            assert "not valid" in told, spoilt
+            assert "content" in told or "content" not in spoilt
+        seen = await answer_of(client, "a", "seen")
+    assert seen["calls"] == len(spoilt_answers) + 1
+
+
+# === Connections ======================================================================
 
 
 async def become(client: Client, *tools: dict[str, Any], **more: Any) -> None:
@@ -1370,24 +1216,6 @@ async def test_an_error_is_told_or_passes_to_the_client_it_addresses() -> None:
                 told = await error_of(client, "a", "write", given)
                 assert f"{code}" in told and "Go, ***" in told
         assert (await answer_of(client, "a", "seen"))["calls"] == 5  # none was repeated
-
-
-@ERAS
-async def test_a_spoilt_answer_is_an_error_of_the_call(eras: str) -> None:
-    spoilt_answers = [
-        '"method": null, "result": null, ',
-        '"result": {"content": [{"type": "audio", "data": ""}]}, ',
-        '"result": {"resultType": "complete", "content": 7}, ',
-        '"error": {"message": "x"}, ',
-    ]
-    async with connected(a=local(eras=eras)) as client:
-        for spoilt in spoilt_answers:
-            line = f'{{{spoilt}"id": ID, "jsonrpc": "2.0"}}'
-            told = await error_of(client, "a", "write", {"line": line})
-            assert "not valid" in told, spoilt
-            assert "content" in told or "content" not in spoilt
-        seen = await answer_of(client, "a", "seen")
-    assert seen["calls"] == len(spoilt_answers) + 1
 
 
 FORM: dict[str, Any] = {"mode": "form", "message": "Who?"}
@@ -1561,7 +1389,55 @@ async def test_progress_comes_in_order_to_its_caller() -> None:
         await asyncio.gather(call(), call())
 
 
-# === Transports =======================================================================
+# === Processes ========================================================================
+
+
+async def test_a_death_costs_only_the_calls_in_flight(notes: Path, log: Logs) -> None:
+    start = "os.write(2, b'first words\\n'); self.start(0)"
+    a = local(notes=notes, on={"start": start})
+    async with connected(a=a, b=local()) as client:
+        first = await open_box(client)
+        calls = [asyncio.ensure_future(error_of(client, "a", "wait")) for _ in "12"]
+        await until(lambda: notes.read_text().count("waiting") == 2)
+        for count in (1, 20):
+            os.kill(noted_pids(notes)[-1], 9)  # SIGKILL; on Windows, its exit status
+            await until(lambda: not is_alive(noted_pids(notes)[-1]))
+            uses = [pid_of(client, "a") for _ in range(count)]
+            assert set(await asyncio.gather(*uses)) == {noted_pids(notes)[-1]}
+        for told in await asyncio.gather(*calls):
+            assert re.search(f"status {KILLED}.*first words", told)
+        assert await open_box(client) == first
+    assert len(noted_pids(notes)) == 3
+    assert notes.read_text().count("waiting") == 2  # so none was repeated
+    assert ("workbench", logging.INFO, "[box/a] first words") in log.record_tuples
+
+
+async def test_an_end_beside_a_child_is_seen(notes: Path, monkeypatch: Monkey) -> None:
+    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
+    end = "self.echo(request, {}) if request['params']['arguments'] else 0\n"
+    end += "os.write(2, b'first words\\nlast words'); os._exit(7)"
+    its = {"start": "self.bear(); self.start(0)", "tools_call": end}
+    async with connected(a=local(notes=notes, on=its)) as client:
+        told = "status 7.*first words.*last words"
+        assert re.search(told, await error_of(client, "a", "echo"))
+        assert await answer_of(client, "a", "echo", {"answered": "before"}) == {}
+    await until(lambda: not any(map(is_alive, noted_pids(notes))))
+
+
+async def test_a_mute_server_is_sent_nothing(notes: Path, monkeypatch: Monkey) -> None:
+    """Its stdout is closed. The next process starts when this one has gone."""
+    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.6)
+    deaf = "self.note('deaf'); os.close(1)\n"
+    deaf += "for line in sys.stdin.buffer: self.note('sent')\n"
+    deaf += "time.sleep(0.2); self.note('gone'); os._exit(0)"
+    async with connected(a=local(notes=notes, on={"tools_call": deaf})) as client:
+        first = asyncio.ensure_future(error_of(client, "a", "echo"))
+        await until(lambda: "deaf" in notes.read_text())
+        await anyio.wait_all_tasks_blocked()
+        assert "closed its stdout" in await error_of(client, "a", "echo")
+        assert "closed its stdout" in await first
+    assert re.fullmatch(r"(\d+\ndeaf\ngone\n){2}", notes.read_text())
+
 
 SHOWING = "answer(request, json_result([sys.argv[2:], dict(os.environ)]))"
 SHOW = local(on={"tools_call": SHOWING})
@@ -1591,73 +1467,6 @@ async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) 
     assert set(seen[1]) == {"FREE", "GONE", "OTHER"}
 
 
-# Arguments of `run` for command lines, and the files in their folder.
-COMMANDS: dict[str, dict[str, Any]] = {}
-FILES: dict[str, dict[str, Any]] = {}
-ENVIRONMENT = dict(os.environ)
-PYTHON = [sys.executable]
-Ended = Callable[[str], subprocess.CompletedProcess[str]]
-
-
-def command(name: str, *options: str, start: Any = PYTHON, **more: Any) -> None:
-    line = [*start, workbench.__file__, *options]
-    COMMANDS[name] = {"args": line, "env": ENVIRONMENT} | more
-
-
-@pytest.fixture(scope="session")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
-    """How one of `COMMANDS` has ended. They run beside the tests, without input."""
-    folder = tmp_path_factory.mktemp("commands")
-    for name, config in FILES.items():
-        (folder / name).write_text(json.dumps(config))
-    stdin, writer = os.pipe()
-    given: Any = {"stdin": stdin, "stdout": PIPE, "stderr": PIPE, "cwd": folder}
-    given |= {"encoding": "utf-8", "timeout": 120}
-    run: Any = subprocess.run
-    with open(stdin), open(writer, "w"), ThreadPoolExecutor(2) as pool:
-        running = {}
-        for name, more in COMMANDS.items():
-            running[name] = pool.submit(run, **(given | more))
-        yield lambda name: running[name].result()
-        pool.shutdown(cancel_futures=True)
-
-
-UV = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{PATH}")
-# A folder of an environment that was not activated would be taken for one that was.
-FOLDERS = PATH.split(os.pathsep)
-FOLDERS = [each for each in FOLDERS if not Path(each, "../pyvenv.cfg").exists()]
-PLAIN = dict(os.environ, LC_ALL="C.UTF-8", PATH=os.pathsep.join(FOLDERS))
-FOLDERS.insert(0, str(Path(sys.executable).parent))
-for name in ("UV", "UV_RUN_RECURSION_DEPTH", "VIRTUAL_ENV"):
-    PLAIN.pop(name, None)
-ACTIVATED = PLAIN | {"VIRTUAL_ENV": sys.prefix, "PATH": os.pathsep.join(FOLDERS)}
-RUN, UVX = [str(Path(str(UV)).parent / name) for name in ("uv", "uvx")]
-STARTS = [  # of a script, as the README has them, and their siblings; the environment
-    ([RUN, "run"], PLAIN),
-    (PYTHON, ACTIVATED),
-    ([RUN, "run", "--with", "mcp>=2.3,<3", "--script"], ACTIVATED),
-    ([UVX, "--with", "mcp>=2.3,<3", "python>=3.11"], ACTIVATED),
-]
-FILES["environment.json"] = configuration(a=SHOW | {"env": {"WB_PATH": "${PATH}"}})
-for start, env in STARTS if UV else []:
-    options = ["environment.json", "--call", "box__a__echo"]
-    command(" ".join(start), *options, start=start, env=env)
-
-
-@pytest.mark.skipif(not UV, reason="uv is not installed")
-def test_a_server_gets_the_environment_of_the_client(ended: Ended) -> None:
-    for start, env in STARTS:
-        _, seen = json.loads(ended(" ".join(start)).stdout)
-        assert seen == env | {"WB_PATH": env["PATH"]}, start
-
-
-GARBAGE = r"""
-os.write(1, b'\xff\xfe\n\n \r\nlistening\n[]\n7\n{}\n{"id": 1, "method": 7}\n')
-print('{"level": 40, "id": %d, "error": "cache miss"}' % request["id"], flush=True)
-send({"id": "unknown", "error": {"code": 1, "message": "unasked"}})
-send({"id": 987654321, "result": {}})
-self.echo(request, {})
-"""
 ENDLESS = "self.note('hangs')\nwhile True: os.write({}, b'without end\\n' * 1000)"
 NO_LINE_FEED = "for _ in range(170): os.write(2, b'\\r50 %' * 200_000)\n"
 NO_LINE_FEED += "self.echo(request, {})"
@@ -1680,6 +1489,232 @@ async def test_a_fault_costs_only_its_server(notes: Path) -> None:
             assert await answer_of(client, server, "echo") == {}
         calls.cancel_scope.cancel()
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
+
+
+@POSIX
+@pytest.mark.skipif(not INSTALLED.exists(), reason=".ci/run installs real servers")
+async def test_servers_of_npm_and_pypi_do_their_work(tmp_path: Path) -> None:
+    time = {"command": f"{INSTALLED}/py/bin/mcp-server-time"}
+    files = {"command": f"{INSTALLED}/node_modules/.bin/mcp-server-filesystem"}
+    async with connected(time=time, files=files | {"args": [str(tmp_path)]}) as client:
+        now = await answer_of(client, "time", "get_current_time", {"timezone": "UTC"})
+        given = {"path": str(tmp_path / "written"), "content": "Größe"}
+        assert "Success" in text(await use(client, "files", "write_file", given))
+    assert_is_now(now["datetime"], datetime.UTC)
+    assert (tmp_path / "written").read_text("utf-8") == "Größe"
+
+
+# === Serving ==========================================================================
+
+
+FILES["its.json"] = configuration(s=local() | {"größe": 1, "env": {"A": "a secret"}})
+REFUSED = {"command": "x", "cwd": []}
+FILES["bad.json"] = {"mcpServers": {"good": local(), "bad": REFUSED}}
+CALL = 'its.json --call box__s__result {"content":[{"type":"text","text":"Gr\\u00f6\\u00df"},'
+CALL += '{"type":"text","text":"en"}]}'
+REASON = r"[/\\]bad.json:\nmcpServers.bad.cwd: expected .*\n$"
+COMMAND_LINES: dict[str, tuple[int, str, str]] = {  # with status, stdout, and stderr
+    "--call demo__toolbox__time": (0, r"[\dT:-]+\+00:00\n", ""),
+    "--check": (0, r"demo/toolbox +ok +\d+\.\d s +2 tools (.*\n)+", ""),
+    CALL: (0, "Größ\nen\n", "größe"),  # in UTF-8, whatever is usual
+    f"--read-only {CALL}": (1, "", "has no tool"),
+    "bad.json --check": (1, "", REASON),
+    "bad.json": (1, "", REASON),  # for a client; it has five seconds to read why
+}
+ASCII = ENVIRONMENT | {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": ""}
+for line in COMMAND_LINES:
+    command(line, *line.split(), env=ASCII)
+# Below: no package `mcp`, and one without what newer ones have; a stdout that nobody
+# reads, as behind `head`; a client that asks; a terminal.
+SCRIPT = "import runpy, sys; sys.modules['mcp'] = {}; sys.argv.pop(0); "
+SCRIPT += "runpy.run_path(sys.argv[0], run_name='__main__')"
+for package in ("None", "sys"):
+    command(package, "--help", start=[*PYTHON, "-c", SCRIPT.format(package)])
+    how = "^.* mcp.* pip install 'mcp>=2.3,<3'.* uv run .*\n$"
+    COMMAND_LINES[package] = (1, "", how)
+reader, UNREAD = os.pipe()
+os.close(reader)
+command("unread", "its.json", "--check", stdout=UNREAD)
+COMMAND_LINES["unread"] = (1, "", "" if WINDOWS else r"^(?!(.*\n)*.*ERROR)")
+asked = request_bytes("initialize", HANDSHAKE).decode() + "\n"
+command("asked", "bad.json", input=asked, stdin=None)
+answered = r'.*"id":7,.*-32602,"message":"(/|.:).*bad.json:\\nmcpServers.bad.cwd: .*\n'
+COMMAND_LINES["asked"] = (1, answered, REASON)
+if not WINDOWS:
+    OURS, TERMINAL = os.openpty()
+    command("terminal", "bad.json", stdin=TERMINAL)
+    COMMAND_LINES["terminal"] = (1, "", f"^/.*{REASON}")
+
+
+@pytest.mark.parametrize("name", COMMAND_LINES)
+def test_a_command_line_is_obeyed_or_refused(name: str, ended: Ended) -> None:
+    status, stdout, told = COMMAND_LINES[name]
+    process = ended(name)
+    assert re.fullmatch(stdout, process.stdout or "")
+    assert re.search(told, process.stderr)
+    assert "Traceback" not in process.stderr and process.returncode == status
+
+
+def test_options_are_obeyed_or_refused(monkeypatch: Monkey, capsys: Capture) -> None:
+    said = {
+        "--version": "mcp-workbench 0.10.0\n",
+        "its.json --toolbox": "do not go together: config, toolbox\n",
+        "its.json --login https://x": "do not go together: config, login\n",
+        "--check --call x": "do not go together: call, check\n",
+        "--http 8000 --read-only": "do not go together: http, read_only\n",
+        "--http 8000": "--http needs --toolbox\n",
+        "--toolbox --http x": "argument --http: invalid host_and_port value: 'x'\n",
+        "--toolbox --http 0": "argument --http: invalid host_and_port value: '0'\n",
+        "--help": "http 8000\n",
+    }
+    for options, told in said.items():
+        monkeypatch.setattr(sys, "argv", ["workbench.py", *options.split()])
+        with pytest.raises(SystemExit):
+            workbench.parse_arguments()
+        printed = "".join(capsys.readouterr())
+        assert printed.endswith(told)
+    lines = printed.splitlines()
+    assert len(lines) <= 23 and max(map(len, lines)) <= 80  # so the help fits a screen
+    monkeypatch.setattr(sys, "argv", ["workbench.py", ""])  # as of an unset variable
+    with pytest.raises(workbench.ConfigError, match="cannot be read"):
+        find(workbench.parse_arguments()[0].config)
+
+
+@POSIX
+def test_a_person_at_a_terminal_is_told_what_it_waits_for(tmp_path: Path) -> None:
+    told = (tmp_path / "stderr").read_text
+    with Wire(tmp_path, io={"stdin": TERMINAL}) as wire:
+        anyio.run(until, lambda: "--help" in told(), 20)
+        assert re.search("(?s)INFO Serving .*box.*client.*Ctrl-C.*--check", told())
+        wire.end("SIGTERM")
+        assert wire.process.wait(5) in (0, -signal.SIGTERM)  # it may not serve yet
+
+
+@POSIX
+def test_pipes_that_may_not_block_and_nohup_lose_no_answer(tmp_path: Path) -> None:
+    """A write ends early where it may not block, or if the process is stopped."""
+    (stdin, writing), (reading, stdout) = os.pipe(), os.pipe()
+    os.set_blocking(stdin, False)
+    os.set_blocking(stdout, False)
+    streams: Any = {"stdin": stdin, "stdout": stdout}
+    streams["env"] = ENVIRONMENT | {"PYTHONUNBUFFERED": "1"}
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Wire(tmp_path, io=streams, big=SERVERS["big"]) as wire:
+        signal.signal(signal.SIGHUP, former)
+        os.close(stdin)
+        os.close(stdout)
+        wire.process.stdin = os.fdopen(writing, "wb")
+        wire.process.stdout = os.fdopen(reading, "rb")
+        wire.initialize().end("SIGHUP")
+        call = wire.begin_use("big")
+        # There is more than a pipe holds, so the write has begun, and waits.
+        wire.process.stdout.peek()
+        wire.process.send_signal(signal.SIGSTOP)
+        os.waitpid(wire.process.pid, os.WUNTRACED)  # until it is stopped
+        wire.process.send_signal(signal.SIGCONT)
+        line = wire.process.stdout.readline()
+        assert json.loads(line)["id"] == call and len(line) > 1_000_000
+        wire.end("end of stdin")
+        assert wire.status() == 0
+
+
+STUBBORN = """
+for number in {signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)}:
+    signal.signal(number, lambda *_: self.note("signalled"))
+"""
+LASTS = STUBBORN + "time.sleep(9999)"
+STUBBORN += f"""
+os.write(2, b'a line that nobody reads\\n' * 9_000)
+self.bear({LASTS!r})
+self.start(0)
+self.note("ended")
+time.sleep(9999)
+"""
+WARNED = "ended" if WINDOWS else "signalled"  # as a server is before it is killed
+SERVERS = {
+    "initialize": {"initialize": "self.hang()"},
+    "call": {"tools_call": "self.hang()"},
+    "big": {"tools_call": "self.result(request, text_result('x' * 1_000_000))"},
+}
+UNANSWERED = ["initialize", "call"] + ["silent"] * 8
+ENDINGS = {  # how it ends; what is called before, beside a server that ignores that
+    "SIGINT and SIGTERM": UNANSWERED,
+    "end of stdin and SIGTERM": UNANSWERED,
+    "end of stdin": ["big"] * 3,  # and the client reads nothing
+    "closed stdout": ["big"] * 3,
+}
+if WINDOWS:  # where SIGTERM kills
+    del ENDINGS["SIGINT and SIGTERM"]
+
+
+def check_ending(folder: Path, endings: str, silent: Any) -> None:
+    folder.mkdir()
+    servers = SERVERS | {"silent": silent, "stubborn": {"start": STUBBORN}}
+    with Wire(folder, io={"stderr": PIPE}, **servers) as wire:
+        wire.initialize()
+        # It writes more to stderr than a pipe holds, and no client reads that.
+        assert wire.use("stubborn") == "{}"
+        for server in ENDINGS[endings]:
+            wire.begin_use(server, folder=str(folder))
+        told = wire.notes.read_text
+        if "big" in ENDINGS[endings]:
+            wire.process.stdout.read(1)  # there is more than a pipe holds
+        else:
+            anyio.run(until, lambda: told().count("hangs") >= len(UNANSWERED), 20)
+        for number, ending in enumerate(endings.split(" and ")):
+            if number:  # after the stubborn one has ignored the first
+                anyio.run(until, lambda: WARNED in told())
+            wire.end(ending)
+        was_killed = WINDOWS and "SIGTERM" in endings
+        assert wire.status() == was_killed
+        assert WARNED in told() or was_killed
+
+
+async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> None:
+    async def hang_up(request: dict[str, Any], _: Any) -> None:
+        note(Path(request["params"]["arguments"]["folder"], "notes"), "hangs")
+        await anyio.sleep_forever()
+
+    remote.answers.update(echo=hang_up, DELETE=remote.wait)
+    remote.answers["notifications/cancelled"] = remote.wait
+    runs = []
+    for endings in ENDINGS:
+        arguments = tmp_path / endings, endings, remote.at()
+        runs.append(asyncio.to_thread(check_ending, *arguments))
+    failures = await asyncio.gather(*runs, return_exceptions=True)
+    assert dict(zip(ENDINGS, failures, strict=True)) == dict.fromkeys(ENDINGS)
+
+
+@POSIX  # on Windows, the end of the process ends its servers
+@pytest.mark.parametrize("status, wait", [(7, None), (8, 0)])
+async def test_a_busy_event_loop_is_ended_by_force(
+    status: int, wait: float | None, notes: Path, monkeypatch: Monkey
+) -> None:
+    """With its servers, one that has just been started among them."""
+    statuses: list[int] = []
+    monkeypatch.setattr(workbench, "_countdown", threading.Lock())
+    monkeypatch.setattr(workbench, "EXIT_TIMEOUT", 0.1)
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    config = workbench.parse_config(configuration(s=local(notes=notes)))
+    server = config.toolboxes["box"].servers["s"]
+    shared = workbench.Shared(workbench.Secrets(), os.environ)
+    transport = workbench.ServerProcess(server, shared, print, print)
+    starting = asyncio.ensure_future(transport.__aenter__())
+    await asyncio.wait([starting], timeout=wait)
+    end = time.monotonic() + PATIENCE
+    while not noted_pids(notes) and time.monotonic() < end:
+        pass
+    workbench.start_countdown(status)
+    while not statuses and time.monotonic() < end:
+        pass
+    await starting
+    [pid] = noted_pids(notes)
+    await until(lambda: not is_alive(pid))
+    await transport.__aexit__()
+    assert statuses == [status]
+
+
+# === Room: Remote servers =============================================================
 
 
 def response(status: int, body: Any = "", **headers: str) -> bytes:
@@ -2133,20 +2168,7 @@ async def test_hanging_names_stop_no_other(remote: Remote, monkeypatch: Monkey) 
         is_over.set()
 
 
-@POSIX
-@pytest.mark.skipif(not INSTALLED.exists(), reason=".ci/run installs real servers")
-async def test_servers_of_npm_and_pypi_do_their_work(tmp_path: Path) -> None:
-    time = {"command": f"{INSTALLED}/py/bin/mcp-server-time"}
-    files = {"command": f"{INSTALLED}/node_modules/.bin/mcp-server-filesystem"}
-    async with connected(time=time, files=files | {"args": [str(tmp_path)]}) as client:
-        now = await answer_of(client, "time", "get_current_time", {"timezone": "UTC"})
-        given = {"path": str(tmp_path / "written"), "content": "Größe"}
-        assert "Success" in text(await use(client, "files", "write_file", given))
-    assert_is_now(now["datetime"], datetime.UTC)
-    assert (tmp_path / "written").read_text("utf-8") == "Größe"
-
-
-# === Sign-in ==========================================================================
+# === Room: Sign-in ====================================================================
 
 
 class Guarded(Remote):
@@ -2355,7 +2377,343 @@ async def test_the_address_is_printed_and_ctrl_c_ends_it(guarded: Guarded) -> No
     await process.aclose()
 
 
-# === Built-in toolbox =================================================================
+# === Room: Short answers ==============================================================
+
+
+LONG_SCHEMA = {"id": {"title": "x" * 3_300}}
+LISTED: list[tuple[str, dict[str, Any], str]] = [  # description, properties, and how
+    ("x" * 79, LONG_SCHEMA, "x" * 79 + ": id?"),  # they are listed
+    ("y" * 80, LONG_SCHEMA, "y" * 79 + "…: id?"),
+    ("z\nz", LONG_SCHEMA, "z…: id?"),
+    ("a", {"path": {}, "limit": {}}, "a: path, limit?"),
+    ("b", {"m": {"enum": ["a", None, 1, {}]}}, "b: m?: a|null|1|{}"),
+    ("c", {"m": {"enum": list("abcdef")}}, "c: m?: a|b|c|d|e|…"),
+    ("d", {"m": {"anyOf": [{"type": "null"}, {"enum": ["b"]}]}}, "d: m?: b"),
+    ("e", {"m": {"items": {"enum": ["a", "b"]}}, "": {}}, "e: m?: a|b, ?"),
+    ("f", {"m": True}, "f: …"),
+    ("", {}, "Tool from box/a: "),
+]
+
+
+async def test_the_servers_with_the_longest_tools_are_listed() -> None:
+    tools = []
+    for number, (description, properties, _) in enumerate(LISTED):
+        schema = {"type": "object", "properties": properties, "required": ["path"]}
+        tools.append(tool(f"t{number}", description=description, inputSchema=schema))
+    a = local(eras=MODERN, tools=tools)
+    longest = long(f"[tool('large', description='d' * 34_000), *{LONG_TOOLS}]")
+    async with connected(a=a, b=local(), c=longest) as client:
+        answer = await open_box(client)
+        part = await open_box(client, "a__*")
+        named = await open_box(client, [f"c__t{n}" for n in range(7)])
+        [alone] = (await open_box(client, "large"))["tools"]
+    for each, (_, _, told) in zip(answer["tools"], LISTED, strict=False):
+        assert list(each) == ["name", "description", "arguments"]
+        assert f"{each['description']}: {each['arguments']}" == told
+    names = [each["name"] for each in answer["tools"] if "inputSchema" in each]
+    assert names == [f"box__b__{name}" for name in TOOLS]
+    assert "Without schemas: a, c " in answer["note"] and "box__" in answer["note"]
+    assert size(answer) <= 12_000 and size(part) <= 20_000
+    assert all("inputSchema" in each for each in part["tools"] + named["tools"])
+    assert alone["inputSchema"] and alone["description"] == "d" * 34_000
+
+
+async def test_an_answer_loses_descriptions_before_arguments() -> None:
+    odd = """'x"\\\\ä🧰'"""
+    schema = f"{{'type': 'object', 'properties': {{{odd}: {{'title': {odd} * 200}}}}}}"
+    tools = f"tool(f't{{n}}', description={odd} * 30, inputSchema={schema})"
+    kept = {20: 3, 200: 2, 600: 1}
+    servers = {f"n{n}": long(f"[{tools} for n in range({n})]") for n in kept}
+    async with connected(**servers) as client:
+        for number, count in kept.items():
+            answer = await open_box(client, f"n{number}__*")
+            assert {len(each) for each in answer["tools"]} == {count}, number
+            assert len(answer["tools"]) == number and size(answer) <= 20_000
+
+
+async def test_long_texts_leave_room_for_the_tools(monkeypatch: Monkey) -> None:
+    monkeypatch.setattr(workbench, "OPEN_TIMEOUT", PATIENCE)
+    servers = {f"x{n}": MISSING for n in range(50)}
+    servers["y"] = local(on={"start": "sys.exit('a line\\n' * 500 + 'ValueError: no')"})
+    config = configuration(a=long(manual="""'"' * 9_000"""), b=long(), **servers)
+    config["toolboxes"]["box"]["description"] = '"' * 9_000
+    async with connected(config=config) as client:
+        parts = [None, "?__*", "nothing", ["?__*", *["z" * 999] * 30]]
+        answers = [await open_box(client, part) for part in parts]
+    assert size(answers[0]) <= 12_000 and max(map(size, answers)) <= 20_000
+    assert len(answers[0]["tools"]) == 40
+    reasons = answers[0]["servers_failed"]
+    assert re.fullmatch("exited.*ValueError: no", reasons["y"])
+
+
+# === Room: Other clients' files =======================================================
+
+
+# Below each file, what it changes of its servers, and the places that are warned about.
+CLIENT_FILES = """
+=== Our own: workbench-config.json
+{"_comment": "${", "toolMode": "proxy", "mcpServers": {"x": {"command": "x"}},
+ "toolboxes": {"_comment": 7, "box": {"description": "A box", "oops": 1, "_was": "${A",
+  "mcpServers": {"s": {"command": "x", "timeout": 1, "_x": "${", "autoApprove": ["${"]},
+   "off": {"command": "${UNSET}", "disabled": true}, "_was": {"env": 7}, "_": [1]}}}}
+> {"s": {"command": "x"}}
+> mcpServers toolboxes.box.mcpServers.s toolboxes.box
+=== Claude Code: .claude.json
+{"numStartups": 5, "oauthAccount": "${", "mcpServers": {
+  "a": {"type": "http", "url": "${B:-https://a.b}/@c/mcp?d=e@f", "headers": {}},
+  "b": {"command": "${UNSET}"}},
+ "projects": {"/elsewhere": {"mcpServers": {"x": {"command": "${UNSET}"}}},
+  "FOLDER": {"disabledMcpServers": ["b"], "mcpServers": {
+    "c": {"type": "stdio", "command": "uvx", "args": ["z"], "env": {}}}}}}
+> {"a": {"transport": "http", "url": "https://a.b/@c/mcp?d=e@f"},
+   "c": {"transport": "stdio", "command": "uvx", "args": ["z"]}}
+> projects
+=== VS Code with Amp: settings.json
+{ // as in "http://"
+  "mcp": {"inputs": [{"type": "promptString", "id": "key", "about": "\\"//\\""},],
+   "servers": {"a": {"url": "https://a//,}/*b*/", /* { "x": */
+     "headers": {"A": "Bearer ${input:key}"}}, "c": {"command": ["x"]},}},
+  "amp.mcpServers": {"b": {"url": "https://b", "includeTools": ["r"]}}, "font": 7,
+  "amp.mcpPermissions": [{"matches": {"url": "*"}, "action": "reject"}]} /**/
+> {"a": {"url": "https://a//,}/*b*/", "headers": {"A": "Bearer ${input:key}"}},
+   "b": {"url": "https://b", "tool_filters": ["r"]}, "c": {"command": "x"}}
+> amp.mcpPermissions mcp.servers.a.headers.A
+=== Codex: config.toml
+mcp_servers.b = { url = "${UNSET}", bearer_token_env_var = "OFF", enabled = false }
+[mcp_servers.a]
+command = "npx"
+enabled_tools = ["r*"]
+disabled_tools = ["rm"]
+excludeTools = []
+since = 2026-11-22
+tools.read.approval_mode = "approve"
+[mcp_servers.c]
+url = "https://c"
+bearer_token_env_var = "KEY"
+env_http_headers = { X = "KEY2" }
+http_headers = { X = "of no use", Y = "y" }
+> {"a": {"command": "npx", "tool_filters": ["r*"], "exclude_tools": ["rm"]},
+   "c": {"url": "https://c",
+         "headers": {"X": "key2", "Y": "y", "Authorization": "Bearer key"}}}
+> mcp_servers.a.tools mcp_servers.a
+=== Zed: settings.json
+{"theme": "One", "context_servers": { "a": {"source": "custom", "command": "x",},
+  "b": {"source": "extension", "settings": {"token": "${UNSET}"}},},} //
+> {"a": {"command": "x"}}
+> context_servers.a context_servers.b
+=== opencode: opencode.json
+{"tools": {"b_*": false}, "mcp": {
+  "a": {"type": "local", "command": ["npx", "${A}"], "environment": {"A": "{env:KEY}"}},
+  "b": {"url": "https://b", "headers": {"A": "{file:~/.key}"}},
+  "c": {"enabled": true}, "d": {"type": "local", "command": ["x"], "enabled": false}}}
+> {"a": {"transport": "local", "command": "npx", "args": ["key"], "env": {"A": "key"}},
+   "b": {"url": "https://b", "headers": {"A": "{file:~/.key}"}}}
+> tools mcp.b.headers.A mcp.c
+=== VS Code without servers: settings.json
+{"mcp": {"inputs": []}, "amp.mcpServers": {"a": {"command": "x"}}}
+> {"a": {"command": "x"}}
+=== Cursor, Windsurf, Cline, Gemini CLI and Copilot CLI: mcp.json
+{"disabledMcpServers": ["f"], "servers": null, "mcp": {"excluded": ["h"], "allowed":
+  ["A", "b", "c", "d", "e", "f", "g", "h"]}, "mcpServers": {
+  "a": {"command": "npx", "args": ["z"], "env": {"_J": "${env:KEY}"}, "envFile": "x"},
+  "b": {"type": "remote", "serverUrl": "https://b", "headers": {"K": "${KEY}"},
+    "disabledTools": [], "excludeTools": ["t"], "disabled_tools": ["u"]},
+  "c": {"httpUrl": "https://c", "headers": {"A": "Bearer $ECRET"}, "disabled": false,
+    "includeTools": ["r"], "excludeTools": ["s"], "description": "Its own"},
+  "d": {"transport": "sse", "url": "https://d", "enabled": true, "description": ""},
+  "e": {"type": "local", "command": ["${UNSET}"], "enabled": false},
+  "f": {"command": "${UNSET}"}, "_h": {"command": "${UNSET}"},
+  "h": {"command": "${UNSET}"}, "i": {"command": "${UNSET}"},
+  "g": {"command": "npx", "args": [], "tools": ["r", "s"], "toolFilters": ["r", "s"]}}}
+> {"a": {"command": "npx", "args": ["z"], "env": {"_J": "key"}},
+   "b": {"transport": "remote", "url": "https://b", "headers": {"K": "key"},
+         "exclude_tools": ["u", "t"]},
+   "c": {"url": "https://c", "headers": {"A": "Bearer $ECRET"}, "tool_filters": ["r"],
+         "exclude_tools": ["s"], "description": "Its own"},
+   "d": {"transport": "sse", "url": "https://d"},
+   "g": {"command": "npx", "tool_filters": ["r", "s"]}}
+> mcpServers.a mcpServers.c.headers.A
+"""
+
+
+@pytest.mark.parametrize("case", CLIENT_FILES.split("\n=== ")[1:])
+def test_a_file_is_served_as_its_client_means_it(
+    case: str, tmp_path: Path, monkeypatch: Monkey, log: Logs
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    title, _, rest = case.strip().partition("\n")
+    written, servers, *places = rest.split("\n> ")
+    file = Path(title.split(": ")[1])
+    here = Path.cwd().as_posix()
+    # On Windows, neither slashes nor the case of the drive's letter matter.
+    here = here[0].swapcase() + here[1:]
+    file.write_text(written.replace("FOLDER", here), "utf-8")
+    for name in ("KEY", "KEY2", "OFF"):
+        monkeypatch.setenv(name, name.lower())
+    config = find(str(file))
+    named = re.findall(r"\b(?:KEY2?|OFF)\b", written)
+    assert config.withheld == {name: name.lower() for name in named}
+    usual = vars(workbench.ProcessConfig()) | vars(workbench.RemoteConfig())
+    found = {}
+    for box in config.toolboxes.values():
+        [(name, server)] = box.servers.items()
+        found[name] = {k: v for k, v in vars(server).items() if v != usual[k]}
+        described = server.description or f"Tools of the MCP server '{name}'"
+        assert box.description in (described, "A box")
+    assert found == json.loads(servers)
+    warned = [message.split(": ")[0] for message in log.messages]
+    assert warned == " ".join(places).split() and "ECRET" not in log.text
+
+
+# The keys of a server in the schemas of clients: those that are honoured, and, behind
+# the stroke, those that are only told, because something else may have been meant.
+CLIENT_KEYS = """
+Claude Code: type command args env url headers | alwaysLoad headersHelper oauth role \
+timeout toolPermissions
+Codex: command args env cwd url http_headers env_http_headers bearer_token_env_var \
+enabled enabled_tools disabled_tools | auth default_tools_approval_mode env_vars \
+environment_id http_headers_helper oauth oauth_resource required scopes \
+startup_readiness startup_timeout_ms startup_timeout_sec supports_parallel_tool_calls \
+tool_timeout_sec
+Gemini CLI: command args env cwd url httpUrl headers type description includeTools \
+excludeTools | authProviderType extension oauth targetAudience targetServiceAccount tcp \
+timeout trust
+opencode: type command environment cwd enabled disabled url headers | codemode oauth \
+timeout
+Cursor: type command args env url headers disabled | auth autoApprove envFile
+VS Code: type command args env cwd url headers | dev envFile gallery oauth sandbox \
+sandboxEnabled version
+Claude Desktop: command args env |
+Cline and Roo: type command args env url headers disabled disabledTools | alwaysAllow \
+autoApprove remoteConfigured timeout
+Windsurf: command args env serverUrl url headers disabled disabledTools | alwaysAllow
+Copilot CLI: type command args env cwd url headers tools | filterMapping \
+isDefaultServer oauthClientId oauthPublicClient timeout
+Zed: enabled command args env url headers | oauth remote settings source timeout
+Amp: command args env url headers transport includeTools disabled | oauth
+"""
+LISTS = "args includeTools excludeTools enabled_tools disabled_tools tools"
+LISTS += " disabledTools"
+OBJECTS = "env environment headers http_headers env_http_headers"
+SAMPLES: dict[str, Any] = {key: ["x"] for key in LISTS.split()}
+SAMPLES |= {key: {"X": "SHELL_"} for key in OBJECTS.split()}
+SAMPLES |= {"disabled": False, "enabled": True, "bearer_token_env_var": "SHELL_"}
+
+
+@pytest.mark.parametrize("case", CLIENT_KEYS.strip().splitlines())
+def test_no_key_of_a_client_is_passed_over(
+    case: str, monkeypatch: Monkey, log: Logs
+) -> None:
+    monkeypatch.setenv("SHELL_", "x")
+    honoured, _, told = case.partition(": ")[2].partition(" |")
+    for start in ("command", "url"):
+        entry = {key: SAMPLES.get(key, "x") for key in f"{honoured}{told}".split()}
+        for key in {"command", "url", "serverUrl", "httpUrl"} - {start}:
+            entry.pop(key, None)
+        if start in entry:
+            workbench.parse_config({"mcpServers": {"s": entry}})
+            warning = f"mcpServers.s: unknown keys {told.split()}, ignored"
+            assert log.messages == [warning] * bool(told)
+            log.clear()
+
+
+@POSIX
+def test_a_deleted_folder_is_no_trap(tmp_path: Path, monkeypatch: Monkey) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    its = {"projects": {"/": {}}, "servers": {"s": {"command": "./x"}}}
+    assert list(workbench.parse_config(its).toolboxes) == ["s"]
+    with pytest.raises(workbench.ConfigError, match="^none: cannot be read"):
+        find("none")
+
+
+# === Room: Reports ====================================================================
+
+
+def reported(printed: str) -> dict[str, str]:
+    return dict(re.findall(r"(?m)^(\S+) +((?:ok|FAILED) .*(?:\n    .*)*)", printed))
+
+
+async def test_check_starts_each_server_once_and_says_when_it_settles(
+    tmp_path: Path, notes: Path, capsys: Capture, monkeypatch: Monkey, log: Logs
+) -> None:
+    said = ""
+    later = [0.0]
+    clock = asyncio.get_running_loop()
+    monkeypatch.setattr(clock, "time", lambda: time.monotonic() + later[0])
+    gate = tmp_path / "gate"
+    wait = "os.write(2, b'visit x\\n')\n"
+    wait += f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
+    die = "os.write(2, b'first words\\nlast words'); sys.exit(3)"
+    servers = {
+        "slow": local(on={"start": wait + "self.start(0)"}, tools=[tool("one")]),
+        "good": local(tools=A_TOOLS) | {"toolFilters": ["*", "no_*"]},
+        "bad": local(notes=notes, on={"start": die}),
+        "none": local(tools=A_TOOLS) | {"toolFilters": ["no_*"]},
+        "endless": {"command": "x" * 500},
+    }
+    config = workbench.parse_config(configuration(**servers))
+    checking = asyncio.ensure_future(check(config))
+    for seconds in (10, 20):  # since the start
+        while len(reported(said)) < 4 or "visit x" not in log.text:
+            await anyio.sleep(0.01)
+            said += capsys.readouterr().out
+        later[0] = seconds
+        while said.count("1 still starting: box/slow: visit x\n") < seconds / 10:
+            await anyio.sleep(0.01)
+            said += capsys.readouterr().out
+    gate.touch()
+    assert await checking == 1
+    told = reported(said + capsys.readouterr().out)
+    assert re.match(r"ok +\d+\.\d s +1 tool  ", told["box/slow"])
+    assert re.match(r"ok +\d+\.\d s +2 tools ", told["box/good"])
+    assert re.search("WARNING .*box/good.*no_[*]", log.text)
+    assert re.search("DEBUG .*box/good: .*echo", log.text)
+    assert re.match("FAILED .* toolFilters match none", told["box/none"])
+    failed = r"FAILED +\d+\.\d s .*status 3.*\n    first words\n    last words"
+    assert re.fullmatch(failed, told["box/bad"]) and len(noted_pids(notes)) == 1
+    assert len(told["box/endless"]) < 330
+
+
+async def test_check_shows_failures_red(capsys: Capture, monkeypatch: Monkey) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    data: dict[str, Any] = {}
+    for no_color, shown in (("", "No server"), ("1", " FAILED "), ("", "31mFAILED")):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        assert await check(workbench.parse_config({"mcpServers": data})) == 1
+        assert shown in capsys.readouterr().out
+        data["bad"] = {"command": "/no"}
+
+
+async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> None:
+    more: Any = {"title": "t" * 999, "annotations": {"title": "t" * 999}}
+    tools = [tool("x", description="ä" * 1_000, **more), tool("filtered out")]
+    its = local(tools=tools) | {"toolFilters": ["x"], "description": "A box " * 99}
+    ourselves = {"command": sys.executable, "args": [workbench.__file__, "its.json"]}
+    data = {"mcpServers": {"s": its, "ourselves": ourselves}}  # as a client's file
+    assert await check(workbench.parse_config(data)) == 0
+    server, summary, *rest = capsys.readouterr().out.replace(",", "").splitlines()
+    assert server.startswith("s  ok     ")  # its toolbox has the same name
+    assert summary == "1 ok"
+    own, native, saved = map(int, re.findall("(-?[0-9]+) bytes", " ".join(rest)))
+    assert 1_200 < own < 2_400
+    assert native == pytest.approx(2_050, abs=50) and saved == native - own
+    assert re.search("WARNING .*ourselves", log.text)
+
+
+async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
+    config = workbench.parse_config(configuration(s=local()))
+    server = workbench.create_server(config, workbench.Secrets())
+    assert await workbench.call_once(server, "s__x", "{}") == 1
+    why = "expected a name {toolbox}__{server}__{tool}, "
+    assert why in capsys.readouterr().err
+    mixed = json.dumps({"content": BLOCKS})
+    assert await workbench.call_once(server, "box__s__result", mixed) == 0
+    assert json.loads(capsys.readouterr().out)["content"][0] == BLOCKS[0]
+
+
+# === Room: Built-in toolbox ===========================================================
 
 
 async def test_the_toolbox_has_exactly_the_tools_echo_and_time(log: Logs) -> None:
@@ -2493,384 +2851,39 @@ async def test_a_page_that_found_us_is_refused_on_every_route() -> None:
         assert {answer.status_code for answer in answers} == {status}, headers
 
 
-# === Running ==========================================================================
+# === Room: uv =========================================================================
 
 
-def request_bytes(method: str, params: dict[str, Any], number: int = 7) -> bytes:
-    message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-    return json.dumps(message, ensure_ascii=False).encode()
+UV = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{PATH}")
+# A folder of an environment that was not activated would be taken for one that was.
+FOLDERS = PATH.split(os.pathsep)
+FOLDERS = [each for each in FOLDERS if not Path(each, "../pyvenv.cfg").exists()]
+PLAIN = dict(os.environ, LC_ALL="C.UTF-8", PATH=os.pathsep.join(FOLDERS))
+FOLDERS.insert(0, str(Path(sys.executable).parent))
+for name in ("UV", "UV_RUN_RECURSION_DEPTH", "VIRTUAL_ENV"):
+    PLAIN.pop(name, None)
+ACTIVATED = PLAIN | {"VIRTUAL_ENV": sys.prefix, "PATH": os.pathsep.join(FOLDERS)}
+RUN, UVX = [str(Path(str(UV)).parent / name) for name in ("uv", "uvx")]
+STARTS = [  # of a script, as the README has them, and their siblings; the environment
+    ([RUN, "run"], PLAIN),
+    (PYTHON, ACTIVATED),
+    ([RUN, "run", "--with", "mcp>=2.3,<3", "--script"], ACTIVATED),
+    ([UVX, "--with", "mcp>=2.3,<3", "python>=3.11"], ACTIVATED),
+]
+FILES["environment.json"] = configuration(a=SHOW | {"env": {"WB_PATH": "${PATH}"}})
+for start, env in STARTS if UV else []:
+    options = ["environment.json", "--call", "box__a__echo"]
+    command(" ".join(start), *options, start=start, env=env)
 
 
-class Wire:
-    """A workbench process; its servers are entries, or the `on` of a `Downstream`."""
-
-    def __init__(self, folder: Path, *args: str, io: Any = (), **servers: Any) -> None:
-        self.notes = folder / "notes"
-        self.notes.touch()
-        for name, on in servers.items():
-            if not on.keys() & {"command", "url"}:
-                servers[name] = local(notes=self.notes, on=on)
-        path = folder / "workbench-config.json"
-        path.write_text(json.dumps(configuration(**servers)))
-        line = [sys.executable, workbench.__file__, str(path), *args]
-        with open(folder / "stderr", "wb") as file:
-            streams = {"stdin": PIPE, "stdout": PIPE, "stderr": file, **dict(io)}
-            self.process: Any = subprocess.Popen(line, cwd=folder, **streams)
-        self.watchdog = threading.Timer(PATIENCE + 10, self.process.kill)
-        self.watchdog.start()
-        self.answers: dict[Any, dict[str, Any]] = {}
-        self.last_id = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.watchdog.cancel()
-        self.process.kill()
-        for pid in self.servers_left():
-            with suppress(OSError):  # it may have ended since
-                os.kill(pid, 9)
-        with suppress(BrokenPipeError):
-            self.process.__exit__(None, None, None)
-
-    def begin(self, method: str, **params: Any) -> int:
-        self.last_id += 1
-        self.process.stdin.write(request_bytes(method, params, self.last_id) + b"\n")
-        self.process.stdin.flush()
-        return self.last_id
-
-    def begin_use(self, server: str, **arguments: Any) -> int:
-        given = BOX | {"tool_name": f"box__{server}__echo", "arguments": arguments}
-        return self.begin("tools/call", name="use_tool", arguments=given)
-
-    def answer(self, request: int) -> dict[str, Any]:
-        while request not in self.answers:
-            line = self.process.stdout.readline()
-            assert line, "the workbench ended, or hung and was killed"
-            message = json.loads(line)
-            if "method" not in message:
-                self.answers[message["id"]] = message
-        return self.answers.pop(request)
-
-    def use(self, server: str) -> str:
-        [block] = self.answer(self.begin_use(server))["result"]["content"]
-        return str(block["text"])
-
-    def initialize(self) -> Self:
-        """As a client does that knows 2026-07-28 as well, and asks for both at once."""
-        probe = self.begin("server/discover")
-        handshake = self.begin("initialize", **HANDSHAKE)
-        assert self.answer(probe)["error"]["code"] == -32601
-        assert self.answer(handshake)["result"]["protocolVersion"] == OLDER
-        return self
-
-    def servers_left(self) -> list[int]:
-        return [pid for pid in noted_pids(self.notes) if is_alive(pid)]
-
-    def end(self, how: str) -> None:
-        if how.startswith("SIG"):
-            self.process.send_signal(signal.Signals[how])
-        elif how == "end of stdin":
-            self.process.stdin.close()
-        else:
-            self.process.stdout.close()
-            with suppress(BrokenPipeError):
-                self.begin("ping")  # at the latest now it is noticed
-
-    def status(self) -> int:
-        """The exit status, once it has ended in time and left no process behind."""
-        status: int = self.process.wait(5)  # 3.5 where nothing else runs
-        anyio.run(until, lambda: not self.servers_left(), 2)
-        return status
+@pytest.mark.skipif(not UV, reason="uv is not installed")
+def test_a_server_gets_the_environment_of_the_client(ended: Ended) -> None:
+    for start, env in STARTS:
+        _, seen = json.loads(ended(" ".join(start)).stdout)
+        assert seen == env | {"WB_PATH": env["PATH"]}, start
 
 
-FILES["its.json"] = configuration(s=local() | {"größe": 1, "env": {"A": "a secret"}})
-REFUSED = {"command": "x", "cwd": []}
-FILES["bad.json"] = {"mcpServers": {"good": local(), "bad": REFUSED}}
-CALL = 'its.json --call box__s__result {"content":[{"type":"text","text":"Gr\\u00f6\\u00df"},'
-CALL += '{"type":"text","text":"en"}]}'
-REASON = r"[/\\]bad.json:\nmcpServers.bad.cwd: expected .*\n$"
-COMMAND_LINES: dict[str, tuple[int, str, str]] = {  # with status, stdout, and stderr
-    "--call demo__toolbox__time": (0, r"[\dT:-]+\+00:00\n", ""),
-    "--check": (0, r"demo/toolbox +ok +\d+\.\d s +2 tools (.*\n)+", ""),
-    CALL: (0, "Größ\nen\n", "größe"),  # in UTF-8, whatever is usual
-    f"--read-only {CALL}": (1, "", "has no tool"),
-    "bad.json --check": (1, "", REASON),
-    "bad.json": (1, "", REASON),  # for a client; it has five seconds to read why
-}
-ASCII = ENVIRONMENT | {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": ""}
-for line in COMMAND_LINES:
-    command(line, *line.split(), env=ASCII)
-# Below: no package `mcp`, and one without what newer ones have; a stdout that nobody
-# reads, as behind `head`; a client that asks; a terminal.
-SCRIPT = "import runpy, sys; sys.modules['mcp'] = {}; sys.argv.pop(0); "
-SCRIPT += "runpy.run_path(sys.argv[0], run_name='__main__')"
-for package in ("None", "sys"):
-    command(package, "--help", start=[*PYTHON, "-c", SCRIPT.format(package)])
-    how = "^.* mcp.* pip install 'mcp>=2.3,<3'.* uv run .*\n$"
-    COMMAND_LINES[package] = (1, "", how)
-reader, UNREAD = os.pipe()
-os.close(reader)
-command("unread", "its.json", "--check", stdout=UNREAD)
-COMMAND_LINES["unread"] = (1, "", "" if WINDOWS else r"^(?!(.*\n)*.*ERROR)")
-asked = request_bytes("initialize", HANDSHAKE).decode() + "\n"
-command("asked", "bad.json", input=asked, stdin=None)
-answered = r'.*"id":7,.*-32602,"message":"(/|.:).*bad.json:\\nmcpServers.bad.cwd: .*\n'
-COMMAND_LINES["asked"] = (1, answered, REASON)
-if not WINDOWS:
-    OURS, TERMINAL = os.openpty()
-    command("terminal", "bad.json", stdin=TERMINAL)
-    COMMAND_LINES["terminal"] = (1, "", f"^/.*{REASON}")
-
-
-@pytest.mark.parametrize("name", COMMAND_LINES)
-def test_a_command_line_is_obeyed_or_refused(name: str, ended: Ended) -> None:
-    status, stdout, told = COMMAND_LINES[name]
-    process = ended(name)
-    assert re.fullmatch(stdout, process.stdout or "")
-    assert re.search(told, process.stderr)
-    assert "Traceback" not in process.stderr and process.returncode == status
-
-
-def test_options_are_obeyed_or_refused(monkeypatch: Monkey, capsys: Capture) -> None:
-    said = {
-        "--version": "mcp-workbench 0.10.0\n",
-        "its.json --toolbox": "do not go together: config, toolbox\n",
-        "its.json --login https://x": "do not go together: config, login\n",
-        "--check --call x": "do not go together: call, check\n",
-        "--http 8000 --read-only": "do not go together: http, read_only\n",
-        "--http 8000": "--http needs --toolbox\n",
-        "--toolbox --http x": "argument --http: invalid host_and_port value: 'x'\n",
-        "--toolbox --http 0": "argument --http: invalid host_and_port value: '0'\n",
-        "--help": "http 8000\n",
-    }
-    for options, told in said.items():
-        monkeypatch.setattr(sys, "argv", ["workbench.py", *options.split()])
-        with pytest.raises(SystemExit):
-            workbench.parse_arguments()
-        printed = "".join(capsys.readouterr())
-        assert printed.endswith(told)
-    lines = printed.splitlines()
-    assert len(lines) <= 23 and max(map(len, lines)) <= 80  # so the help fits a screen
-    monkeypatch.setattr(sys, "argv", ["workbench.py", ""])  # as of an unset variable
-    with pytest.raises(workbench.ConfigError, match="cannot be read"):
-        find(workbench.parse_arguments()[0].config)
-
-
-@POSIX
-def test_a_person_at_a_terminal_is_told_what_it_waits_for(tmp_path: Path) -> None:
-    told = (tmp_path / "stderr").read_text
-    with Wire(tmp_path, io={"stdin": TERMINAL}) as wire:
-        anyio.run(until, lambda: "--help" in told(), 20)
-        assert re.search("(?s)INFO Serving .*box.*client.*Ctrl-C.*--check", told())
-        wire.end("SIGTERM")
-        assert wire.process.wait(5) in (0, -signal.SIGTERM)  # it may not serve yet
-
-
-@POSIX
-def test_pipes_that_may_not_block_and_nohup_lose_no_answer(tmp_path: Path) -> None:
-    """A write ends early where it may not block, or if the process is stopped."""
-    (stdin, writing), (reading, stdout) = os.pipe(), os.pipe()
-    os.set_blocking(stdin, False)
-    os.set_blocking(stdout, False)
-    streams: Any = {"stdin": stdin, "stdout": stdout}
-    streams["env"] = ENVIRONMENT | {"PYTHONUNBUFFERED": "1"}
-    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with Wire(tmp_path, io=streams, big=SERVERS["big"]) as wire:
-        signal.signal(signal.SIGHUP, former)
-        os.close(stdin)
-        os.close(stdout)
-        wire.process.stdin = os.fdopen(writing, "wb")
-        wire.process.stdout = os.fdopen(reading, "rb")
-        wire.initialize().end("SIGHUP")
-        call = wire.begin_use("big")
-        # There is more than a pipe holds, so the write has begun, and waits.
-        wire.process.stdout.peek()
-        wire.process.send_signal(signal.SIGSTOP)
-        os.waitpid(wire.process.pid, os.WUNTRACED)  # until it is stopped
-        wire.process.send_signal(signal.SIGCONT)
-        line = wire.process.stdout.readline()
-        assert json.loads(line)["id"] == call and len(line) > 1_000_000
-        wire.end("end of stdin")
-        assert wire.status() == 0
-
-
-def reported(printed: str) -> dict[str, str]:
-    return dict(re.findall(r"(?m)^(\S+) +((?:ok|FAILED) .*(?:\n    .*)*)", printed))
-
-
-async def test_check_starts_each_server_once_and_says_when_it_settles(
-    tmp_path: Path, notes: Path, capsys: Capture, monkeypatch: Monkey, log: Logs
-) -> None:
-    said = ""
-    later = [0.0]
-    clock = asyncio.get_running_loop()
-    monkeypatch.setattr(clock, "time", lambda: time.monotonic() + later[0])
-    gate = tmp_path / "gate"
-    wait = "os.write(2, b'visit x\\n')\n"
-    wait += f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
-    die = "os.write(2, b'first words\\nlast words'); sys.exit(3)"
-    servers = {
-        "slow": local(on={"start": wait + "self.start(0)"}, tools=[tool("one")]),
-        "good": local(tools=A_TOOLS) | {"toolFilters": ["*", "no_*"]},
-        "bad": local(notes=notes, on={"start": die}),
-        "none": local(tools=A_TOOLS) | {"toolFilters": ["no_*"]},
-        "endless": {"command": "x" * 500},
-    }
-    config = workbench.parse_config(configuration(**servers))
-    checking = asyncio.ensure_future(check(config))
-    for seconds in (10, 20):  # since the start
-        while len(reported(said)) < 4 or "visit x" not in log.text:
-            await anyio.sleep(0.01)
-            said += capsys.readouterr().out
-        later[0] = seconds
-        while said.count("1 still starting: box/slow: visit x\n") < seconds / 10:
-            await anyio.sleep(0.01)
-            said += capsys.readouterr().out
-    gate.touch()
-    assert await checking == 1
-    told = reported(said + capsys.readouterr().out)
-    assert re.match(r"ok +\d+\.\d s +1 tool  ", told["box/slow"])
-    assert re.match(r"ok +\d+\.\d s +2 tools ", told["box/good"])
-    assert re.search("WARNING .*box/good.*no_[*]", log.text)
-    assert re.search("DEBUG .*box/good: .*echo", log.text)
-    assert re.match("FAILED .* toolFilters match none", told["box/none"])
-    failed = r"FAILED +\d+\.\d s .*status 3.*\n    first words\n    last words"
-    assert re.fullmatch(failed, told["box/bad"]) and len(noted_pids(notes)) == 1
-    assert len(told["box/endless"]) < 330
-
-
-async def test_check_shows_failures_red(capsys: Capture, monkeypatch: Monkey) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    data: dict[str, Any] = {}
-    for no_color, shown in (("", "No server"), ("1", " FAILED "), ("", "31mFAILED")):
-        monkeypatch.setenv("NO_COLOR", no_color)
-        assert await check(workbench.parse_config({"mcpServers": data})) == 1
-        assert shown in capsys.readouterr().out
-        data["bad"] = {"command": "/no"}
-
-
-async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> None:
-    more: Any = {"title": "t" * 999, "annotations": {"title": "t" * 999}}
-    tools = [tool("x", description="ä" * 1_000, **more), tool("filtered out")]
-    its = local(tools=tools) | {"toolFilters": ["x"], "description": "A box " * 99}
-    ourselves = {"command": sys.executable, "args": [workbench.__file__, "its.json"]}
-    data = {"mcpServers": {"s": its, "ourselves": ourselves}}  # as a client's file
-    assert await check(workbench.parse_config(data)) == 0
-    server, summary, *rest = capsys.readouterr().out.replace(",", "").splitlines()
-    assert server.startswith("s  ok     ")  # its toolbox has the same name
-    assert summary == "1 ok"
-    own, native, saved = map(int, re.findall("(-?[0-9]+) bytes", " ".join(rest)))
-    assert 1_200 < own < 2_400
-    assert native == pytest.approx(2_050, abs=50) and saved == native - own
-    assert re.search("WARNING .*ourselves", log.text)
-
-
-async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
-    config = workbench.parse_config(configuration(s=local()))
-    server = workbench.create_server(config, workbench.Secrets())
-    assert await workbench.call_once(server, "s__x", "{}") == 1
-    why = "expected a name {toolbox}__{server}__{tool}, "
-    assert why in capsys.readouterr().err
-    mixed = json.dumps({"content": BLOCKS})
-    assert await workbench.call_once(server, "box__s__result", mixed) == 0
-    assert json.loads(capsys.readouterr().out)["content"][0] == BLOCKS[0]
-
-
-STUBBORN = """
-for number in {signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)}:
-    signal.signal(number, lambda *_: self.note("signalled"))
-"""
-LASTS = STUBBORN + "time.sleep(9999)"
-STUBBORN += f"""
-os.write(2, b'a line that nobody reads\\n' * 9_000)
-self.bear({LASTS!r})
-self.start(0)
-self.note("ended")
-time.sleep(9999)
-"""
-WARNED = "ended" if WINDOWS else "signalled"  # as a server is before it is killed
-SERVERS = {
-    "initialize": {"initialize": "self.hang()"},
-    "call": {"tools_call": "self.hang()"},
-    "big": {"tools_call": "self.result(request, text_result('x' * 1_000_000))"},
-}
-UNANSWERED = ["initialize", "call"] + ["silent"] * 8
-ENDINGS = {  # how it ends; what is called before, beside a server that ignores that
-    "SIGINT and SIGTERM": UNANSWERED,
-    "end of stdin and SIGTERM": UNANSWERED,
-    "end of stdin": ["big"] * 3,  # and the client reads nothing
-    "closed stdout": ["big"] * 3,
-}
-if WINDOWS:  # where SIGTERM kills
-    del ENDINGS["SIGINT and SIGTERM"]
-
-
-def check_ending(folder: Path, endings: str, silent: Any) -> None:
-    folder.mkdir()
-    servers = SERVERS | {"silent": silent, "stubborn": {"start": STUBBORN}}
-    with Wire(folder, io={"stderr": PIPE}, **servers) as wire:
-        wire.initialize()
-        # It writes more to stderr than a pipe holds, and no client reads that.
-        assert wire.use("stubborn") == "{}"
-        for server in ENDINGS[endings]:
-            wire.begin_use(server, folder=str(folder))
-        told = wire.notes.read_text
-        if "big" in ENDINGS[endings]:
-            wire.process.stdout.read(1)  # there is more than a pipe holds
-        else:
-            anyio.run(until, lambda: told().count("hangs") >= len(UNANSWERED), 20)
-        for number, ending in enumerate(endings.split(" and ")):
-            if number:  # after the stubborn one has ignored the first
-                anyio.run(until, lambda: WARNED in told())
-            wire.end(ending)
-        was_killed = WINDOWS and "SIGTERM" in endings
-        assert wire.status() == was_killed
-        assert WARNED in told() or was_killed
-
-
-async def test_it_ends_and_leaves_nothing(tmp_path: Path, remote: Remote) -> None:
-    async def hang_up(request: dict[str, Any], _: Any) -> None:
-        note(Path(request["params"]["arguments"]["folder"], "notes"), "hangs")
-        await anyio.sleep_forever()
-
-    remote.answers.update(echo=hang_up, DELETE=remote.wait)
-    remote.answers["notifications/cancelled"] = remote.wait
-    runs = []
-    for endings in ENDINGS:
-        arguments = tmp_path / endings, endings, remote.at()
-        runs.append(asyncio.to_thread(check_ending, *arguments))
-    failures = await asyncio.gather(*runs, return_exceptions=True)
-    assert dict(zip(ENDINGS, failures, strict=True)) == dict.fromkeys(ENDINGS)
-
-
-@POSIX  # on Windows, the end of the process ends its servers
-@pytest.mark.parametrize("status, wait", [(7, None), (8, 0)])
-async def test_a_busy_event_loop_is_ended_by_force(
-    status: int, wait: float | None, notes: Path, monkeypatch: Monkey
-) -> None:
-    """With its servers, one that has just been started among them."""
-    statuses: list[int] = []
-    monkeypatch.setattr(workbench, "_countdown", threading.Lock())
-    monkeypatch.setattr(workbench, "EXIT_TIMEOUT", 0.1)
-    monkeypatch.setattr(os, "_exit", statuses.append)
-    config = workbench.parse_config(configuration(s=local(notes=notes)))
-    server = config.toolboxes["box"].servers["s"]
-    shared = workbench.Shared(workbench.Secrets(), os.environ)
-    transport = workbench.ServerProcess(server, shared, print, print)
-    starting = asyncio.ensure_future(transport.__aenter__())
-    await asyncio.wait([starting], timeout=wait)
-    end = time.monotonic() + PATIENCE
-    while not noted_pids(notes) and time.monotonic() < end:
-        pass
-    workbench.start_countdown(status)
-    while not statuses and time.monotonic() < end:
-        pass
-    await starting
-    [pid] = noted_pids(notes)
-    await until(lambda: not is_alive(pid))
-    await transport.__aexit__()
-    assert statuses == [status]
+# === Room: Windows ====================================================================
 
 
 CTRL_C = """
@@ -2899,6 +2912,18 @@ def test_ctrl_c_ends_it_and_it_ends_its_servers(tmp_path: Path, notes: Path) -> 
 # === README ===========================================================================
 
 README = (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_script_header_and_the_requirements_ask_for_the_same() -> None:
+    """An older Python gets as far as the sentence about it."""
+    script = Path(workbench.__file__).read_text("utf-8")
+    header: Any = re.search(r"(?m)^# /// script\n((?:# .*\n)+?)# ///$", script)
+    requirements = (ROOT / "requirements.txt").read_text().split()
+    assert re.findall('dependencies = .*"(.*)"', header[1]) + ["pytest"] == requirements
+    assert {*re.findall(r"\bmcp>=[\d.,<]+", README)} == {requirements[0]}
+    ast.parse(script, feature_version=(3, 9))
+
+
 START = "/path/workbench.py /path/config.json"
 FENCES = re.findall(r"(?m)^```(\w+)\n((?:.*\n)*?)^```$", README)
 

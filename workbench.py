@@ -19,15 +19,15 @@ Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, if it is there.
 # from its banner to the next, the last to `if __name__`, and with it all lines that end
 # with `# room: ` and its name. Behind each name stand its lines of code.
 #
-# Core: Secrets (69), Configuration (229), Workbench (246), MCP server (130), Messages (44),
-# Connections (275), Processes (98), Serving (172). A call comes in through `stdio_streams` and
-# goes on through `use_tool`, `DownstreamServer.call`, `Connection.call` and
-# `ServerProcess._send`; the answer returns through `ServerProcess._messages`.
-# Remote servers (197): a `url`; the core's `is_forgetful`, `Unanswered` are for it alone.
+# Core: Secrets (69), Configuration (229), Workbench (246), MCP server (130),
+# Messages (44), Connections (275), Processes (98), Serving (172). A call comes in through
+# `stdio_streams`, and passes `use_tool`, `DownstreamServer.call`, `Connection.call` and
+# `ServerProcess._send`; its answer returns through `ServerProcess._messages`.
+# Remote servers (197): a `url`. `is_forgetful` and `Unanswered` are for it alone.
 # Sign-in (170): `--login`, and its tokens; `Secrets.learn` is for it alone.
 # Short answers (66): limits for what `open_toolbox` answers.
 # Other clients' files (156): `mcpServers`, other keys, TOML; `FOREIGN`, `LANGUAGES`.
-# Reports (117): `--check` and `--call`; `find_idle_patterns` returns its texts.
+# Reports (114): `--check` and `--call`; `find_idle_patterns` returns its texts.
 # Built-in toolbox (90): `--toolbox`, and the demo; `DEFAULT` is for it alone.
 # uv (18) and Windows (27): what these two do otherwise; `ServerProcess.start`.
 
@@ -108,8 +108,8 @@ OnProgress = ProgressFnT | None
 
 
 # === Secrets ==========================================================================
-# What must not be told to a model or a log. One `Secrets` object is given the secrets of
-# the configuration, learns tokens later, and masks both in all that is told.
+# No secret is told to a model or a log. One `Secrets` object is given those of the
+# configuration, learns tokens later, and masks both in all that is told.
 
 MASK_LIMIT = 1 << 16  # characters of a text that are masked and shown
 _PART = 12  # characters of a part of a secret that is masked as well
@@ -227,7 +227,7 @@ def find_in_urls(texts: Iterable[str]) -> list[str]:
     return with_parts(found)
 
 
-# What the name of an option has in it, if its value is a secret.
+# An option whose name has one of these words has a secret as its value.
 _TELLING = "(?i:token|key|secret|pass)"
 # A part of a path that has 16 or more characters, letters and digits among them.
 _KEYS_IN_PATH = re.compile(r"(?<=/)(?=[^/]*\d)(?=[^/]*[A-Za-z])[^/]{16,}")
@@ -239,9 +239,9 @@ def with_parts(texts: list[str]) -> list[str]:
 
 
 # === Configuration ====================================================================
-# A file becomes a `WorkbenchConfig`. What is wrong with the entry of a server becomes
-# the `problem` of this server, which costs nothing else. What is wrong with the file or
-# a toolbox is a `ConfigError`, which has all problems of the file, with their places.
+# A file becomes a `WorkbenchConfig`. A mistake in the entry of a server becomes the
+# `problem` of this server, and costs no other. Mistakes of the file and of its toolboxes
+# become one `ConfigError`, with their places.
 
 
 class ConfigError(ValueError):
@@ -263,7 +263,7 @@ def without_null(members: JSON) -> JSON:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """What the entry of a downstream server says, whatever its kind.
+    """The entry of a downstream server: the part that is the same for all kinds.
 
     A kind of servers is a subclass with the fields that start it. The type of a field's
     default is the JSON type that a file must have, but for null in objects.
@@ -303,7 +303,7 @@ KINDS: dict[str, type[ServerConfig]] = {"command": ProcessConfig}
 # known, and means nothing here.
 FIELDS = {key: key for key in ("env", "command", "args", "cwd", "transport")}
 FIELDS |= {"toolFilters": "tool_filters", "excludeTools": "exclude_tools"}
-# What finds the secrets in the values of a field.
+# The functions that find the secrets in the value of a field.
 SECRETS_OF: dict[str, Callable[[Any], list[str]]]
 SECRETS_OF = {"env": find_in_env, "args": find_in_args}
 
@@ -330,9 +330,9 @@ class WorkbenchConfig:
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
 _TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
 _VARIABLE = r"\$\{(?P<name>[A-Z_][A-Z0-9_]*)(?::-(?P<default>[^}]*))?\}"
-# What looks like a reference, and is that of another program, such as a shell.
+# References of other programs, such as a shell.
 FOREIGN = [r"\$\{[^}]*\}", r"\$[A-Z_][A-Z0-9_]*\b"]
-# No server can do without proxies and certificates.
+# Every server may need proxies and certificates.
 _NEVER_WITHHELD = re.compile(r".*_PROXY|.*_CA_CERTS|SSL_CERT_.*|.*_CA_BUNDLE")
 
 
@@ -364,7 +364,7 @@ class ValueReader:
         return off or not on
 
     def check_name(self, path: str, name: str) -> None:
-        """Report a name with which the full name of a tool would not split in one way."""
+        """Report a name that would let a tool's full name split in more than one way."""
         if re.search("^$|__|_$", name):
             self.report(path, "expected a name, without '__', not ending in '_'")
 
@@ -557,9 +557,9 @@ def parse_config(
     return WorkbenchConfig(toolboxes, frozenset(withheld), source)
 
 
-# What is served where there is no file.
+# This configuration is served where there is no file.
 DEFAULT: JSON = {"toolboxes": {}}
-# What decodes a file, and the name of its language, by the end of the file's name.
+# The name of a file's language, and its decoder, by the end of the file's name.
 LANGUAGES: dict[str, tuple[str, Callable[[str], Any]]] = {"": ("JSON", json.loads)}
 
 
@@ -664,7 +664,7 @@ class DownstreamServer:
         return tools
 
     def why_left_out(self, tool: str) -> str:
-        """What hides a tool that the server has from models; empty if nothing does."""
+        """The option or key that hides a tool from models; empty if none does."""
         if tool in self.connection.tools and tool not in self.tools:
             return "--read-only"
         return self.connection.left_out.get(tool, "")
@@ -712,8 +712,9 @@ class DownstreamServer:
         """Call a tool of the server, which is started if it is not up.
 
         `params`, without the name, and the result are those of `tools/call` on the
-        wire. `others` is what the model has sent beside the arguments. Raises `ToolError`, `ValueError` for arguments or results that are not
-        valid, or the server's `MCPError`.
+        wire. `others` is what the model has sent beside the arguments. Raises
+        `ToolError`, `ValueError` for arguments or results that are not valid, or the
+        server's `MCPError`.
         """
         tool = full_name.removeprefix(self.prefix)
         for _ in range(2):
@@ -1575,7 +1576,7 @@ class Connection:
             await self._until_listed()
 
     async def _until_listed(self) -> None:
-        """Wait for the listing that was requested last, or the end of the connection."""
+        """Wait for the listing that was requested last, or until the connection closes."""
         # Later requests are not waited for: each listing may be followed by another.
         number = self._requested
         await self._until(lambda: self._listed >= number or self.state > State.UP)
@@ -1639,7 +1640,10 @@ class Connection:
             log.warning("%s: %s", self.name, warning)
 
     def find_idle_patterns(self) -> list[str]:
-        """What the entry's patterns miss: whoever misspells one relies on it in vain."""
+        """A sentence for each of the entry's patterns that matches no tool.
+
+        A person who has misspelt an exclusion relies on it in vain.
+        """
         names = [*self.tools, *self.left_out]
         idle = []
         for key, patterns in self.config.patterns().items():
@@ -2081,16 +2085,17 @@ class Mode(NamedTuple):
     """Something that the command line can ask for, by the option of the mode's name."""
 
     usage: str  # a line of the help
-    work: Callable[[argparse.Namespace, Secrets], Work]  # may raise `ConfigError`
     option: JSON  # the settings of the option, as `argparse` wants them
-    takes: frozenset[str] = frozenset()  # options that it goes with
-    needs: frozenset[str] = frozenset()  # options that it does not go without
+    work: Callable[[argparse.Namespace, WorkbenchConfig, Secrets], Work]
+    takes: tuple[str, ...] = ()  # options that it goes with, such as `config`
+    needs: tuple[str, ...] = ()  # options that it does not go without
     is_for_client: bool = False  # and not for a person at a terminal
 
 
-def serve(options: argparse.Namespace, secrets: Secrets) -> Work:
+def serve(
+    options: argparse.Namespace, config: WorkbenchConfig, secrets: Secrets
+) -> Work:
     """Serve the workbench over stdin and stdout."""
-    config = find_config(options.config, secrets)
     names = ", ".join(config.toolboxes) or "no toolbox"
     log.info("Serving %s: %s", names, config.source)
     if config.withheld:
@@ -2100,16 +2105,15 @@ def serve(options: argparse.Namespace, secrets: Secrets) -> Work:
 
 
 # What the command line can ask for, by the names of the options.
-MODES = {
-    "config": Mode(
-        "[CONFIG]                       serve the workbench over stdio",
-        serve,
-        # `Path` turns an empty CONFIG into the current folder, which cannot be read.
-        {"nargs": "?", "type": Path, "metavar": "CONFIG"},
-        takes=frozenset({"read_only"}),
-        is_for_client=True,
-    ),
-}
+MODES: dict[str, Mode] = {}
+# `Path` turns an empty CONFIG into the current folder, which cannot be read.
+MODES["config"] = Mode(
+    "[CONFIG]                       serve the workbench over stdio",
+    {"nargs": "?", "type": Path, "metavar": "CONFIG"},
+    serve,
+    takes=("config", "read_only"),
+    is_for_client=True,
+)
 
 
 def parse_arguments() -> tuple[argparse.Namespace, Mode]:
@@ -2130,11 +2134,8 @@ def parse_arguments() -> tuple[argparse.Namespace, Mode]:
     given = {name for name, value in vars(options).items() if value} - {"verbose"}
     for name, mode in MODES.items():
         # Serving needs no option, not even its own.
-        if (
-            mode.needs | {name} - {"config"}
-            <= given
-            <= {name} | mode.needs | mode.takes
-        ):
+        needed = {name, *mode.needs} - {"config"}
+        if needed <= given <= needed.union(mode.takes):
             return options, mode
     shown = ", ".join(sorted(given))
     parser.error(f"these do not go together, or lack another (--help): {shown}")
@@ -2185,8 +2186,11 @@ def main() -> None:
     secrets = Secrets()
     level = logging.INFO if mode.is_for_client else logging.WARNING
     handler = set_up_log(secrets, logging.DEBUG if options.verbose else level)
+    config = WorkbenchConfig({})
     try:
-        work = mode.work(options, secrets)
+        if "config" in mode.takes:
+            config = find_config(options.config, secrets)
+        work = mode.work(options, config, secrets)
     except ConfigError as error:
         if os.isatty(0) or not mode.is_for_client:
             sys.exit(str(error))
@@ -2205,8 +2209,8 @@ def main() -> None:
 
 
 # === Room: Remote servers =============================================================
-# Servers that have a `url`, over Streamable HTTP or the older SSE transport. Without this
-# room, all servers are processes of this machine.
+# Servers that have a `url`, over Streamable HTTP or the older SSE transport. Without
+# this room, all servers are processes of this machine.
 
 import urllib.request
 
@@ -2788,8 +2792,8 @@ async def log_in(url: str, secrets: Secrets) -> int:
 
 MODES["login"] = Mode(
     "--login URL                    sign in to a remote server",
-    lambda options, secrets: log_in(options.login, secrets),
     {"metavar": "URL"},
+    lambda options, _, secrets: log_in(options.login, secrets),
 )
 
 
@@ -3245,28 +3249,21 @@ async def call_once(server: Server[Any], name: str, *words: str) -> int:
     return int(result.is_error)
 
 
-def _check(options: argparse.Namespace, secrets: Secrets) -> Work:
-    config = find_config(options.config, secrets)
-    return check(config, secrets, options.read_only, options.verbose)
-
-
-def _call(options: argparse.Namespace, secrets: Secrets) -> Work:
-    config = find_config(options.config, secrets)
-    server = create_server(config, secrets, options.read_only)
-    return call_once(server, *options.call)
-
-
 MODES["check"] = Mode(
     "[CONFIG] --check               start every server, report on each",
-    _check,
     {"action": "store_true"},
-    takes=frozenset({"config", "read_only"}),
+    lambda options, config, secrets: check(
+        config, secrets, options.read_only, options.verbose
+    ),
+    takes=("config", "read_only"),
 )
 MODES["call"] = Mode(
     "[CONFIG] --call NAME [JSON]    call a tool by its full name",
-    _call,
     {"nargs": "+", "metavar": ("NAME", "JSON")},
-    takes=frozenset({"config", "read_only"}),
+    lambda options, config, secrets: call_once(
+        create_server(config, secrets, options.read_only), *options.call
+    ),
+    takes=("config", "read_only"),
 )
 
 
@@ -3389,7 +3386,7 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 DEFAULT["toolboxes"]["demo"] = {
-    "description": "Echo and time. This is a demo. Give your own file as argument, or in "
+    "description": "Echo and time. This is a demo. Give your own file as argument or in "
     "WORKBENCH_CONFIG.",
     "mcpServers": {
         "toolbox": {"command": sys.executable, "args": [__file__, "--toolbox"]},
@@ -3397,15 +3394,15 @@ DEFAULT["toolboxes"]["demo"] = {
 }
 MODES["toolbox"] = Mode(
     "--toolbox                      serve the built-in tools, echo and time",
-    lambda _, secrets: serve_stdio(create_toolbox_server()),
     {"action": "store_true"},
+    lambda *_: serve_stdio(create_toolbox_server()),
     is_for_client=True,
 )
 MODES["http"] = Mode(
     "--toolbox --http [HOST:]PORT   ... over HTTP",
-    lambda options, _: serve_http(*options.http),
     {"metavar": "[HOST:]PORT", "type": host_and_port},
-    needs=frozenset({"toolbox"}),
+    lambda options, *_: serve_http(*options.http),
+    needs=("toolbox",),
     is_for_client=True,
 )
 
