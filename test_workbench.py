@@ -8,6 +8,10 @@ import signal
 import sys
 import time
 
+# === Downstream servers ===============================================================
+# `python test_workbench.py OPTIONS` runs one. The tests start hundreds, so they come
+# before imports that take longer than such a server does, those for annotations too.
+
 OLDER, MODERN = "2025-11-25", "2026-07-28"
 IDENTITY = {"name": "its own", "version": "1"}
 ANNOUNCING = {"capabilities": {"tools": {"listChanged": True}}}
@@ -185,9 +189,6 @@ class Downstream:
         answer(request, json_result(None))
 
 
-# === Clients ==========================================================================
-
-
 if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
@@ -224,6 +225,10 @@ import workbench
 
 if sys.platform == "win32":
     import _winapi
+
+
+# === Clients ==========================================================================
+# Most tests connect a client to a workbench in this process, some to a process of it.
 
 ROOT = Path(workbench.__file__).parent
 INSTALLED = ROOT / ".ci/servers"
