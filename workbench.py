@@ -467,7 +467,6 @@ class ConfigReader:
     def read_servers(self, place: str, table: Any) -> dict[str, ServerConfig]:
         """The servers of a table by their names, without this workbench itself."""
         table = self.values.expect(place, table, dict)
-        table = translate_table(place, table)  # room: Other clients' files
         self.note_variables(table)
         servers = {}
         for name, value in table.items():
@@ -495,7 +494,9 @@ class ConfigReader:
         given = {FIELDS[key] for key in entry.keys() & FIELDS if entry[key]}
         starts = [key for key in KINDS if key in given]
         if len(starts) != 1:
-            found = " and ".join(starts) or f"neither; unknown keys: {unknown}"
+            found = " and ".join(starts) or "neither"
+            if unknown:
+                found += f"; unknown keys: {unknown}"
             reader.report(
                 path, f"expected {' or '.join(map(repr, KINDS))}, found {found}"
             )
@@ -1409,7 +1410,9 @@ class Connection:
 
     def log_line(self, line: bytes) -> None:
         """Log a line of the server's output that is no message, and remember it."""
-        text = self.shared.secrets.mask(line.decode(errors="replace")).strip()
+        # So many bytes are always more characters than the mask shows.
+        shown = line[: 5 * MASK_LIMIT].decode(errors="replace")
+        text = self.shared.secrets.mask(shown).strip()
         if text:
             # The address of a sign-in has several hundred characters.
             self._output.append(text[:1_000])
@@ -1821,8 +1824,7 @@ class ServerProcess(Transport):
         self.on_closed("closed its stdout")
 
     async def _read_stderr(self) -> None:
-        # A line that is cut is longer than what the mask shows of it.
-        async for line in read_lines(self._pipes.stderr, 2 * MASK_LIMIT):
+        async for line in read_lines(self._pipes.stderr, 5 * MASK_LIMIT):
             self.on_output(line)
 
     async def _send(self, item: SessionMessage) -> None:
@@ -2936,7 +2938,7 @@ def read_tables(
 ) -> JSON:
     """Read the servers that stand outside of toolboxes, each as a toolbox of its own.
 
-    Returns the file, which has toolboxes of ours if it has any servers.
+    Returns the file in our form: with toolboxes, and with our keys of servers.
     """
     if data.get("toolMode", "proxy") != "proxy":
         reader.values.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
@@ -2945,18 +2947,30 @@ def read_tables(
         for place, table in tables.items():
             reader.note_variables(table)
             log.warning("%s: not served, because there are toolboxes as well", place)
-        return data
+        return data | {"toolboxes": _translate_toolboxes(data["toolboxes"])}
     if not tables:
         told = f"expected one of {['toolboxes', *_TABLE_KEYS]}, found {[*data]}"
         reader.values.report("configuration", told)
     for place, table in tables.items():
-        for name, server in reader.read_servers(place, table).items():
-            told = (
-                table[name].get("description") if isinstance(table[name], dict) else ""
-            )
-            text = str(told or f"Tools of the MCP server '{name}'")
+        entries = _translate_table(place, table)
+        for name, server in reader.read_servers(place, entries).items():
+            text = f"Tools of the MCP server '{name}'"
+            if isinstance(table[name], dict):
+                text = str(table[name].get("description") or text)
             toolboxes[name] = ToolboxConfig(text, {name: server})
     return data | {"toolboxes": {}}
+
+
+def _translate_toolboxes(toolboxes: Any) -> Any:
+    """Toolboxes of ours, of which the entries of servers may come from other clients."""
+    translated = {}
+    for name, box in toolboxes.items() if isinstance(toolboxes, dict) else ():
+        if isinstance(box, dict):
+            place = f"toolboxes.{name}.mcpServers"
+            table = _translate_table(place, box.get("mcpServers"))
+            box = box | {"mcpServers": table}
+        translated[name] = box
+    return translated if isinstance(toolboxes, dict) else toolboxes
 
 
 def find_tables(data: JSON, reader: ConfigReader) -> JSON:
@@ -3028,11 +3042,13 @@ def _read_names(reader: ConfigReader, path: str, owner: JSON) -> set[str]:
     return {str(name).lower() for name in reader.values.expect(path, given, list)}
 
 
-def translate_table(place: str, table: JSON) -> JSON:
+def _translate_table(place: str, table: Any) -> Any:
     """A table of servers in our form. What our form lacks stays as it is."""
     # This copy may be changed.
     entries = json.loads(re.sub(_OTHER_NAME, "${", json.dumps(table)))
-    for name, entry in [*entries.items()]:
+    if not isinstance(entries, dict):
+        return entries
+    for name, entry in list(entries.items()):
         if name.startswith("_") or not isinstance(entry, dict):
             continue
         _translate_entry(f"{place}.{name}", entry)
@@ -3044,7 +3060,7 @@ def translate_table(place: str, table: JSON) -> JSON:
                 "%s.%s: left out, because it has no command and no URL", place, name
             )
             entries[f"_{name}"] = entries.pop(name)
-    return cast(JSON, entries)
+    return entries
 
 
 def _translate_entry(path: str, entry: JSON) -> None:
