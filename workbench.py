@@ -20,13 +20,13 @@ Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, if it is there.
 # with `# room: ` and its name. Behind each name stand its lines of code.
 #
 # Core: Secrets (69), Configuration (229), Workbench (246), MCP server (130),
-# Messages (44), Connections (275), Processes (98), Serving (172). A call comes in through
+# Messages (44), Connections (276), Processes (98), Serving (172). A call comes in through
 # `stdio_streams`, and passes `use_tool`, `DownstreamServer.call`, `Connection.call` and
 # `ServerProcess._send`; its answer returns through `ServerProcess._messages`.
-# Remote servers (197): a `url`. `is_forgetful` and `Unanswered` are for it alone.
+# Remote servers (198): a `url`. `is_forgetful` and `Unanswered` are for it alone.
 # Sign-in (170): `--login`, and its tokens; `Secrets.learn` is for it alone.
 # Short answers (66): limits for what `open_toolbox` answers.
-# Other clients' files (156): `mcpServers`, other keys, TOML; `FOREIGN`, `LANGUAGES`.
+# Other clients' files (169): `mcpServers`, other keys, TOML; `FOREIGN`, `LANGUAGES`.
 # Reports (114): `--check` and `--call`; `find_idle_patterns` returns its texts.
 # Built-in toolbox (90): `--toolbox`, and the demo; `DEFAULT` is for it alone.
 # uv (18) and Windows (27): what these two do otherwise; `ServerProcess.start`.
@@ -271,7 +271,6 @@ class ServerConfig:
 
     # None takes an inherited variable away.
     env: dict[str, str | None] = field(default_factory=dict)
-    transport: str = ""
     tool_filters: list[str] = field(default_factory=lambda: ["*"])
     exclude_tools: list[str] = field(default_factory=list)
     problem: str = ""  # why the server is never started
@@ -301,7 +300,7 @@ class ProcessConfig(ServerConfig):
 KINDS: dict[str, type[ServerConfig]] = {"command": ProcessConfig}
 # The keys of an entry, and the fields that get their values. A key without a field is
 # known, and means nothing here.
-FIELDS = {key: key for key in ("env", "command", "args", "cwd", "transport")}
+FIELDS = {key: key for key in ("env", "command", "args", "cwd")}
 FIELDS |= {"toolFilters": "tool_filters", "excludeTools": "exclude_tools"}
 # The functions that find the secrets in the value of a field.
 SECRETS_OF: dict[str, Callable[[Any], list[str]]]
@@ -2238,6 +2237,7 @@ class RemoteConfig(ServerConfig):
 
     url: str = ""
     headers: dict[str, str | None] = field(default_factory=dict)
+    transport: str = ""  # `sse`, or anything else for Streamable HTTP
 
 
 @dataclass
@@ -2521,7 +2521,7 @@ def find_in_headers(headers: JSON) -> list[str]:
     return with_parts([*without_null(headers).values()])
 
 
-FIELDS |= {"url": "url", "headers": "headers"}
+FIELDS |= {"url": "url", "headers": "headers", "transport": "transport"}
 SECRETS_OF |= {"url": lambda url: find_in_urls([url]), "headers": find_in_headers}
 KINDS["url"] = RemoteConfig
 TRANSPORTS[RemoteConfig] = RemoteServer
@@ -2897,8 +2897,8 @@ def cut_texts(failures: JSON, manuals: JSON, room: int) -> None:
 
 # === Room: Other clients' files =======================================================
 # What other clients write into their files: tables of servers, other keys of an entry,
-# what is switched off, TOML, and JSON with comments. Without this room, a file has our
-# own form, or `mcpServers` with the keys of our own.
+# what is switched off, TOML, and JSON with comments. Without this room, a file has
+# `toolboxes`, and our own keys.
 
 import tomllib
 
@@ -2922,6 +2922,9 @@ _TABLE_KEYS += ["mcp", "mcp.servers", "amp.mcpServers"]
 # Rules for single tools, beside the tables of servers and in entries.
 _POLICIES = {"tools", "permission", "amp.tools.disable", "amp.mcpPermissions"}
 _ENTRY_POLICIES = {"default_tools_approval_mode", "toolPermissions"}
+# Keys of other clients whose values add to those of ours.
+_ADDED = {"http_headers": "headers"}
+_ADDED |= {"disabledTools": "excludeTools", "disabled_tools": "excludeTools"}
 # `${env:NAME` or `{env:NAME` of opencode, of which the end is that of a reference.
 _OTHER_NAME = r"(?:\$\{env:|(?<!\$)\{env:)(?=[A-Z_][A-Z0-9_]*(?::-[^}]*)?\})"
 FOREIGN.insert(0, r"\{(?:env|file):[^}]*\}")  # of opencode
@@ -2954,23 +2957,26 @@ def read_tables(
     for place, table in tables.items():
         entries = _translate_table(place, table)
         for name, server in reader.read_servers(place, entries).items():
-            text = f"Tools of the MCP server '{name}'"
-            if isinstance(table[name], dict):
-                text = str(table[name].get("description") or text)
+            text = ""
+            if isinstance(entries[name], dict):
+                given = entries[name].get("description", "")
+                text = ValueReader().read(place, given, str)
+            text = text or f"Tools of the MCP server '{name}'"
             toolboxes[name] = ToolboxConfig(text, {name: server})
     return data | {"toolboxes": {}}
 
 
 def _translate_toolboxes(toolboxes: Any) -> Any:
     """Toolboxes of ours, of which the entries of servers may come from other clients."""
-    translated = {}
-    for name, box in toolboxes.items() if isinstance(toolboxes, dict) else ():
+    if not isinstance(toolboxes, dict):
+        return toolboxes
+    translated = dict(toolboxes)
+    for name, box in toolboxes.items():
         if isinstance(box, dict):
             place = f"toolboxes.{name}.mcpServers"
             table = _translate_table(place, box.get("mcpServers"))
-            box = box | {"mcpServers": table}
-        translated[name] = box
-    return translated if isinstance(toolboxes, dict) else toolboxes
+            translated[name] = box | {"mcpServers": table}
+    return translated
 
 
 def find_tables(data: JSON, reader: ConfigReader) -> JSON:
@@ -3056,9 +3062,8 @@ def _translate_table(place: str, table: Any) -> Any:
         # have only settings.
         fields = {FIELDS.get(key) for key in entry}
         if place in ("context_servers", "mcp") and not fields & KINDS.keys():
-            log.warning(
-                "%s.%s: left out, because it has no command and no URL", place, name
-            )
+            text = "%s.%s: left out, because it has no command and no URL"
+            log.warning(text, place, name)
             entries[f"_{name}"] = entries.pop(name)
     return entries
 
@@ -3074,31 +3079,31 @@ def _translate_entry(path: str, entry: JSON) -> None:
     if isinstance(entry.get("command"), list):
         # opencode writes the command and its arguments as one list.
         entry["command"], *entry["args"] = entry["command"] or [""]
-    # Exclusions add up, whatever their spelling.
-    for key in ("disabledTools", "disabled_tools"):
-        if isinstance(entry.get(key), list):
-            entry["excludeTools"] = [
-                *(entry.get("excludeTools") or []),
-                *entry.pop(key),
-            ]
-    headers: JSON = {}
-    for key in ("headers", "http_headers"):
-        if isinstance(entry.get(key), dict):
-            headers |= entry.pop(key)
-    # Codex has the names of variables, which become `${NAME}`.
-    if isinstance(entry.get("env_http_headers"), dict):
-        for header, name in entry.pop("env_http_headers").items():
-            headers[header] = f"${{{name}}}"
+    # Codex has the names of variables, which become references.
     if entry.get("bearer_token_env_var"):
         token = entry.pop("bearer_token_env_var")
-        headers["Authorization"] = f"Bearer ${{{token}}}"
-    if headers:
-        entry["headers"] = headers
+        _add(entry, "headers", {"Authorization": f"Bearer ${{{token}}}"})
+    if isinstance(entry.get("env_http_headers"), dict):
+        names = entry.pop("env_http_headers")
+        _add(entry, "headers", {header: f"${{{names[header]}}}" for header in names})
     if isinstance(entry.get("env_vars"), list):
-        # A variable that is not set is not passed on.
-        names = [name for name in map(str, entry.pop("env_vars")) if name in os.environ]
-        inherited = {name: f"${{{name}}}" for name in names}
-        entry["env"] = inherited | (entry.get("env") or {})
+        # Codex passes on what is set.
+        names = os.environ.keys() & map(str, entry.pop("env_vars"))
+        _add(entry, "env", {name: f"${{{name}}}" for name in names if name.isupper()})
+    for key, ours in _ADDED.items():
+        if key in entry:
+            _add(entry, ours, entry.pop(key))
+
+
+def _add(entry: JSON, key: str, more: Any) -> None:
+    """Add to the list or object of a key. A value of the wrong type stays, or comes."""
+    former = entry.get(key)
+    if isinstance(former, dict) and isinstance(more, dict):
+        entry[key] = more | former
+    elif isinstance(former, list) and isinstance(more, list):
+        entry[key] = former + more
+    elif former is None or not isinstance(more, dict | list):
+        entry[key] = more
 
 
 # Editors write JSON with comments and trailing commas. Strings are matched first,
