@@ -289,13 +289,15 @@ async def connected(
     *,
     callbacks: Any = (),
     config: Any = None,
-    read_only: bool = False,
+    read_only: Any = False,
     **servers: Any,
 ) -> AsyncIterator[Client]:
     """A client of a workbench in this process, which has `PATIENCE` for everything."""
+    secrets = workbench.Secrets()
     if not isinstance(config, workbench.WorkbenchConfig):
-        config = workbench.parse_config(config or configuration(**servers))
-    server = workbench.create_server(config, workbench.Secrets(), read_only)
+        config = config or configuration(**servers)
+        config = workbench.parse_config(config, secrets=secrets)
+    server = workbench.create_server(config, secrets, read_only)
     with anyio.fail_after(PATIENCE):
         async with Client(server, mode=mode, **dict(callbacks)) as client:
             yield client
@@ -341,20 +343,6 @@ async def error_of(client: Client, server: str, name: str, given: Any = None) ->
 
 def find(path: Any) -> workbench.WorkbenchConfig:
     return workbench.find_config(path, workbench.Secrets())
-
-
-def secrets_of(data: Any) -> workbench.Secrets:
-    secrets = workbench.Secrets()
-    workbench.parse_config(data, secrets=secrets)
-    return secrets
-
-
-async def check(config: workbench.WorkbenchConfig, read_only: bool = False) -> int:
-    return await workbench.check(config, workbench.Secrets(), read_only)
-
-
-async def log_in(url: str) -> int:
-    return await workbench.log_in(url, workbench.Secrets())
 
 
 def dumped(model: Any) -> Any:
@@ -509,34 +497,26 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
 
 # === Secrets ==========================================================================
 
-
 TOKEN = "tok-0123456789" * 1500  # more than is logged of a line
-LITERALS = ["env-0123456", "header-0123", "query-01234", "user-012345", "pass-012345"]
-LITERALS += ["piece-0123", "other-0123"]  # of a password
+VALUE = "env-0123456"
 # The SDK logs both ends of what is not valid in a notification.
 NOT_VALID = f"""
 send({{"method": "notifications/progress", "params": {{"progress": {TOKEN!r}}}}})
 self.tools_list(request)
 """
-DIE = f"words = {' '.join([TOKEN, *LITERALS, 'Grüße'])!r}\n"
+DIE = f"words = '{TOKEN} {VALUE} Grüße'\n"
 DIE += "print(words, file=sys.stderr); print('no JSON', 'x' * 190, words); sys.exit(3)"
 
 
 def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.setenv("WB_TOKEN", TOKEN)
-    value, header, query, user, password, piece, other = LITERALS
-    url = f"http://{user}:{password}@127.0.0.1:1/mcp?k={query}&"
     servers: dict[str, Any] = {
-        "start": local(on={"start": DIE}) | {"env": {"B": value}},
+        "start": local(on={"start": DIE}) | {"env": {"B": VALUE}},
         "command": {"command": "/none/${WB_TOKEN}"},
         "cwd": local() | {"cwd": "/none/${WB_TOKEN}"},
-        "http": {"url": url + "a=${WB_TOKEN}", "headers": {"A": "Bearer ${WB_TOKEN}"}},
-        "sse": {"url": url + "x", "type": "sse", "headers": {"A": f"Bearer {header}"}},
         "call": local(on={"tools_call": DIE}),
         "invalid": local(on={"tools_list": NOT_VALID}),
     }
-    for mark in "/?#":  # a password should have these in another form
-        servers[mark] = {"url": f"http://{user}:{piece}{mark}{other}@127.0.0.1:1/"}
     with Wire(tmp_path, "--verbose", **servers) as wire:
         wire.initialize()
         opening = wire.begin("tools/call", name="open_toolbox", arguments=BOX)
@@ -545,177 +525,275 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
         told += [wire.use(server) for server in (*servers, TOKEN)]
     told.append((tmp_path / "stderr").read_text("utf-8"))
     assert "Traceback" not in told[-1] and "box/invalid" in told[-1]
-    assert f"[box/start] ***{' ***' * len(LITERALS)} Grüße\n" in told[-1]
-    for secret in [TOKEN[:6], *LITERALS]:
+    assert "[box/start] *** *** Grüße\n" in told[-1]
+    for secret in (TOKEN[:6], VALUE):
         assert secret not in "\n".join(told)
 
 
+def secrets_of(**servers: Any) -> workbench.Secrets:
+    secrets = workbench.Secrets()
+    workbench.parse_config(configuration(**servers), secrets=secrets)
+    return secrets
+
+
+def check_masked(entry: dict[str, Any], texts: str) -> None:
+    """Each word of the texts is masked as a secret of this entry."""
+    masked = secrets_of(s=entry).mask(texts)
+    assert set(masked.replace("...", "").split()) == {"***"}, texts
+
+
+OPTIONS = ["--api-key=key.0123", "--TOKEN", "tok.0123", "-H", "A: head.er01"]
+OPTIONS += ["--header=B:Bearer head.er02", "CLIENT_SECRET=secret.1"]
+SECRETS: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
+    ({"env": {"A": "cut-in-two-parts"}}, "\x1b[31mcut-in-two-p... in-two-parts"),
+    ({"env": {"A": "abcdefg1", "B": "abcdefg1SECRET"}}, "abcdefg1SECRET"),
+    ({"env": {"DB": "db://u:p-ss.word@h/db"}}, "u:p-ss.word p-ss.word"),
+    ({"env": {"A": " ends.blank "}}, "ends.blank"),
+    ({"env": {"A": "line.one\nline.two"}}, "line.one line.two"),
+    ({"env": {"A": 'a"quo/+ä'}}, r"a\"quo/+ä a\"quo/+\u00e4"),
+    ({"args": ["-a=ws://u:pa-ss.wd@h/?k=of.query"]}, "pa-ss.wd of.query"),
+    ({"args": ["https://h/s/abcdefgh.1234567/"]}, "abcdefgh.1234567"),
+    ({"args": OPTIONS}, "key.0123 tok.0123 head.er01 head.er02 secret.1"),
+]
+
+
 def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
-    secrets: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
-        ({"headers": {"A": "abcdefg1", "B": "abcdefg1SECRET"}}, "abcdefg1SECRET"),
-        ({"env": {"A": "cut-in-two-parts"}}, "\x1b[31mcut-in-two-p... in-two-parts"),
-        ({"url": "http://u:begin_of/of_it?@h:1#?/end_of_it@h/"}, "begin_of end_of_it"),
-        ({"url": "http://u:pass/word@h/"}, "u:pass/word pass/word"),
-        ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
-        ({"args": ["-a=ws://u:pa-ss.wd@h/?k=of.query"]}, "pa-ss.wd of.query"),
-        ({"env": {"DB": "db://u:p-ss.word@h/db"}}, "u:p-ss.word p-ss.word"),
-        ({"env": {"A": " ends.blank "}}, "ends.blank"),
-        ({"headers": {"A": 'a"quo/+ä'}}, r"a\"quo/+ä a\"quo/+\u00e4"),
-    ]
-    for server, texts in secrets:
-        data = configuration(s={"url": "http://h/", **server})
-        secrets_here = secrets_of(data)
-        masked = secrets_here.mask(texts)
-        assert set(masked.replace("...", "").split()) == {"***"}, texts
-        fault = logging.makeLogRecord({"exc_info": (OSError, OSError(texts), None)})
-        handler = workbench.MaskedLog(secrets_here)
-        assert handler.format(fault) == f"\nOSError: {masked}"
+    for entry, texts in SECRETS:
+        check_masked({"command": "x"} | entry, texts)
     monkeypatch.setenv("SHORT", "1234567")
     monkeypatch.setenv("FILE", str(tmp_path))
     args = ["literal-0", "${SHORT}", "${FILE}", "${NO:-default-0}"]
-    env = {
-        "BLANK": " " * 8,
-        "RED": "\x1b[01;31m",
-        "DATA": "/none/chrome-devtools/x",
-        "ME": "chrome-devtools",
-    }
+    args += ["https://example.org/@owner/name", "--verbose=very-much"]
+    env = {"BLANK": " " * 8, "RED": "\x1b[01;31m", "ME": "chrome-devtools"}
+    env["DATA"] = "/none/chrome-devtools/x"
     env["PATH"] = f"/none/site-packages{os.pathsep}${{PATH}}"
     server = {"command": "x", "args": args, "env": env}
-    data = configuration(path={"url": "https://example.org/@owner/name"})
-    data["toolboxes"]["box"]["mcpServers"]["chrome-devtools"] = server
-    told = f"literal-0 1234567 {tmp_path} default-0 {' ' * 8} example.org/@own "
-    told += "[box/chrome-devtools] box__chrome-devtools__click site-packages"
-    assert secrets_of(data).mask(told) == told
+    told = f"literal-0 1234567 {tmp_path} default-0 {' ' * 8} example.org/@owner "
+    told += "[box/chrome-devtools] box__chrome-devtools__click site-packages very-much"
+    assert secrets_of(**{"chrome-devtools": server}).mask(told) == told
+
+
+def test_a_logged_error_is_masked_and_a_long_text_cut() -> None:
+    secrets = secrets_of(s={"command": "x", "env": {"A": VALUE}})
+    fault = logging.makeLogRecord({"exc_info": (OSError, OSError(VALUE), None)})
+    assert workbench.MaskedLog(secrets).format(fault) == "\nOSError: ***"
+    masked = secrets.mask("x " * 32_760 + f"{VALUE} {VALUE}")  # the limit is in one
+    assert masked.startswith("x x") and masked.endswith("…")
+    assert len(masked) < 65_536 and "env" not in masked
 
 
 # === Configuration ====================================================================
 
-# Each line of JSON is a configuration; below it are its problems, as patterns.
-BAD_CONFIGURATIONS = r"""
-{"projects": 7, "theme": "dark"}
-  .*toolboxes.*mcpServers.*mcp_servers.*, found .'projects', 'theme'.
-{"toolboxes": {"t": null, "a__b": {"description": "", "mcpServers": {"a_": 7}}}}
-  toolboxes.t: .*object.* found nothing
-  toolboxes.t.mcpServers: .*object
-  toolboxes.t.description: .*string
-  toolboxes.a__b: .*__
-  toolboxes.a__b.mcpServers.a_: expected an object, found a number
-  toolboxes.a__b.mcpServers.a_: .*_
-  toolboxes.a__b.mcpServers.a_: .*command.*url
-{"servers": {"": {"url": "x"}, "t": {"comand": "s3cret", "enabled": true}}}
-  servers.: .*_
-  servers.t: .*command.*url.* found neither; unknown keys: .'comand'.
-{"servers": {"s": {"command": "s3cret", "url": "u${NO}", "args": ["${NO} ${a"]}}}
-  servers.s.args.0.: \${NO} is not set: .*`env`.*client, or write \${NAME:-default}
-  servers.s.args.0.: \${ is not set: .*write \${NAME:-default}
-  servers.s.url: \${NO} is not set
-  servers.s: expected either 'command' or 'url', found command and url
-{"mcp": {"excluded": "s"}, "mcpServers": {"t": {"url": "x", "Tools": [], \
-"excludetools": []}, "s": {"url": "x", "toolFilters": ["a"], "tools": ["*"], "toolFilter": []}}}
-  mcpServers.s.*tools
-  mcpServers.s.toolFilter: unknown key: did you mean a server's 'toolFilters'.
-  mcpServers.t.Tools: .*'tools'
-  mcpServers.t.excludetools: .*'excludeTools'
-  mcp.excluded: expected a list, found a string
-{"toolMode": "dynamic", "toolboxes": []}
-  Configuration field 'toolMode' set to 'dynamic' is no longer supported.
-  Dynamic mode was removed in version 0.10.0.
-  Please remove the 'toolMode' field or set it to 'proxy' \(though .* now implicit\).
-  For migration guidance, see: "Upgrading" in README.md
-  toolboxes: .*object.* found a list
+# Each line of JSON is a file that is refused; below it are its problems, as patterns.
+BAD_FILES = r"""
+{"theme": "dark", "mcpServer": "s3cret"}
+  configuration: expected .*toolboxes.*, found .'theme', 'mcpServer'.
+"s3cret"
+  configuration: expected an object, found a string
+  configuration: expected .*toolboxes
+{"toolboxes": ["s3cret"]}
+  toolboxes: expected an object, found a list
+{"toolboxes": {"t": null, "a__b": {"description": "", "mcpServers": "s3cret"}, \
+"u_": {"description": 7, "disabled": 0, "mcpServers": {}, "excludeTools": ["s3cret"]}}}
+  toolboxes.t: expected an object, found nothing
+  toolboxes.t.description: expected a string, found nothing
+  toolboxes.t.mcpServers: expected an object, found nothing
+  toolboxes.a__b: expected a name, without '__', not ending in '_'
+  toolboxes.a__b.mcpServers: expected an object, found a string
+  toolboxes.u_: expected a name
+  toolboxes.u_.disabled: expected a boolean, found a number
+  toolboxes.u_.excludeTools: unknown key: did you mean a server's .*'excludeTools'.
 """.replace("\\\n", "")
+# Each line has the name and the entry of a server; below it are its problems.
+BAD_ENTRIES = r"""
+text "s3cret"
+  : expected an object, found a string
+  : expected 'command'.*, found neither
+neither {"comand": "s3cret", "command": ""}
+  : expected 'command'.*, found neither; unknown keys: .'comand'.
+types {"command": {"s3cret": 1}, "args": "s3cret", "env": {"A": {"s3cret": 1}}, "cwd": {}}
+  .command: expected a string, found an object
+  .args: expected a list, found a string
+  .env.A: expected a string, found an object
+  .cwd: expected a string, found an object
+off {"command": "x", "disabled": "s3cret"}
+  .disabled: expected a boolean, found a string
+unset {"command": "x", "args": ["${NO} ${a"], "env": {"A": "${NO_TOO}"}}
+  .args.0.: \${NO} is not set: set it in `env` .*client, or write \${NAME:-default}
+  .args.0.: \${ is not set
+  .env.A: \${NO_TOO} is not set
+misspelt {"command": "x", "ToolFilter": ["s3cret"], "exclude_tools": ["s3cret"]}
+  .ToolFilter: unknown key: did you mean a server's 'toolFilters' or 'excludeTools'.
+  .exclude_tools: unknown key: did you mean
+a__b {"command": "x", "toolFilters": "s3cret"}
+  : expected a name, without '__', not ending in '_'
+  .toolFilters: expected a list, found a string
+"""
 
 
-@pytest.mark.parametrize("case", re.split(r"\n(?=\S)", BAD_CONFIGURATIONS.strip()))
-def test_a_bad_configuration_is_reported_whole(case: str) -> None:
-    data, *patterns = case.split("\n  ")
+def cases_of(table: str) -> list[tuple[str, list[str]]]:
+    """The lines of a table, each with the lines that are indented below it."""
+    cases = re.split(r"\n(?=\S)", table.strip())
+    return [(head, its) for head, *its in (case.split("\n  ") for case in cases)]
+
+
+@pytest.mark.parametrize("case", cases_of(BAD_FILES))
+def test_a_bad_file_is_refused_with_all_its_problems(case: Any) -> None:
+    data, patterns = case
     with pytest.raises(workbench.ConfigError) as error:
         workbench.parse_config(json.loads(data), "the file")
     first, *problems = str(error.value).splitlines()
-    assert first.startswith("the file") and "s3cret" not in str(problems)
+    assert first == "the file:" and "s3cret" not in str(problems)
     for pattern in patterns:
         assert any(re.match(pattern, each) for each in problems), (pattern, problems)
     assert len(problems) == len(patterns), problems
 
 
+async def test_one_bad_entry_costs_only_itself(notes: Path, log: Logs) -> None:
+    """Its problems are its reason wherever reasons stand, and it is never started."""
+    expected, servers = {}, {"good": local(notes=notes)}
+    for line, patterns in cases_of(BAD_ENTRIES):
+        name, _, entry = line.partition(" ")
+        servers[name] = json.loads(entry)
+        expected[name] = patterns
+    async with connected(**servers) as client:
+        answer = await open_box(client)
+        for name, patterns in expected.items():
+            place = f"toolboxes.box.mcpServers.{name}"
+            told = await error_of(client, name, "echo")
+            _, _, problem = told.partition("is not up: ")
+            assert problem.count(place) == len(patterns), problem
+            for pattern in patterns:
+                assert re.search(f"(^|; ){place}{pattern}", problem)
+            assert ("workbench", logging.WARNING, problem) in log.record_tuples
+            assert answer["servers_failed"].pop(name).startswith(place)
+    assert answer["servers_connected"] == 1 and answer["servers_failed"] == {}
+    assert len(noted_pids(notes)) == 1 and "s3cret" not in log.text
+
+
+def read_server(entry: Any) -> Any:
+    config = workbench.parse_config(configuration(s=entry))
+    return config.toolboxes["box"].servers["s"]
+
+
+def test_at_a_terminal_the_advice_begins_with_its_way(monkeypatch: Monkey) -> None:
+    monkeypatch.setattr(os, "isatty", lambda _: True)
+    problem = read_server({"command": "${NO}"}).problem
+    assert re.search(r"is not set: write NO=\.\.\. before .*client, or write", problem)
+
+
+def test_unknown_keys_are_told_in_one_line_and_comments_are_not(log: Logs) -> None:
+    data = configuration(_was=7, s={"command": "x", "b": 1, "a": 2, "_no": "${"})
+    data["toolboxes"] |= {"_": 7, "off": {"enabled": False, "mcpServers": 7}}
+    data["toolboxes"]["box"] |= {"_no": "${", "oops": 1}
+    config = workbench.parse_config(data | {"other": "${"})
+    assert list(config.toolboxes) == ["box"]
+    assert read_server({"command": "x"}) == config.toolboxes["box"].servers["s"]
+    server, box = log.messages
+    assert server == "toolboxes.box.mcpServers.s: unknown keys ['a', 'b'], ignored"
+    assert box == "toolboxes.box: unknown keys ['oops'], ignored"
+
+
 VARIABLES = {"A": "x", "A_1": "y", "_B": "z", "EMPTY": "", "RAW": r"${A} $A \1 }"}
 EXPANSIONS = r"""
 <${A}${A_1}-${_B}> = <xy-z>
-${env:A} ${env:NO:-d} ${NO:-d} = x d d
+${A:-d} ${NO:-d} = x d
 <${NO:-}> = <>
 <${EMPTY}${EMPTY:-d}> = <>
 ${RAW} = ${A} $A \1 }
 ${NO:-${A}} = ${A}
 $ $} $${A} = $ $} $x
 """.strip()
-LEFT_ALONE = "${} ${a} ${1X} ${A%/} ${A-d} ${A:=d} ${:-d} ${Ä} ${A${A} ${input:A} "
-LEFT_ALONE += "${workspaceFolder} ${env:a} ${env:} ${ENV:A} {env:a} $MY_TOKEN $A"
+LEFT_ALONE = "${} ${a} ${1X} ${A%/} ${A-d} ${A:=d} ${A:+d} ${:-d} ${Ä} ${A${A} "
+LEFT_ALONE += "${input:A} ${workspaceFolder} ${ENV:A} $MY_TOKEN $A"
 
 
-@pytest.mark.parametrize("case", EXPANSIONS.splitlines() + LEFT_ALONE.split())
-def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> None:
-    """What only looks like one stays; a warning names its place and not the text."""
+def check_expansion(case: str, monkeypatch: Monkey, log: Logs) -> None:
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
     given, is_known, expected = case.partition(" = ")
-    data = configuration(s={"command": "x", "args": [given], "headers": {"${A}": "y"}})
-    server = workbench.parse_config(data).toolboxes["box"].servers["s"]
-    assert server.headers == {"${A}": "y"}  # a key stays as it is
+    server = read_server({"command": "x", "args": [given], "env": {"${A}": "y"}})
+    assert server.env == {"${A}": "y"}  # a key stays as it is
     if is_known:
         assert server.args == [expected] and not log.messages
     else:
         [warning] = log.messages
-        assert server.args == [given] and given not in warning
-        assert warning.startswith("toolboxes.box.mcpServers.s.args[0]: ")
+        place, _, told = warning.partition(": ")
+        assert (server.args, place) == ([given], "toolboxes.box.mcpServers.s.args[0]")
+        assert told.endswith("write the value, or ${NAME} in capitals")
+        # Without braces, it may be a password.
+        assert told.startswith(given) == given.endswith("}")
+        assert given.endswith("}") or given not in told
 
 
-def test_what_is_not_served_is_named(monkeypatch: Monkey, log: Logs) -> None:
+@pytest.mark.parametrize("case", EXPANSIONS.splitlines() + LEFT_ALONE.split())
+def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> None:
+    """What only looks like one stays; a warning names its place."""
+    check_expansion(case, monkeypatch, log)
+
+
+def test_only_what_an_entry_names_is_withheld(monkeypatch: Monkey) -> None:
+    """Be it off, bad or a comment. No server can do without the last six of these."""
+    withheld = ["WB_A", "WB_B", "WB_OFF", "WB_NOTE", "WB_WAS", "WB_BAD"]
+    never = ["HTTP_PROXY", "no_proxy", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"]
+    never += ["REQUESTS_CA_BUNDLE", "PATH"]
+    for name in [*withheld, *never, "WB_OTHER", "WB_ELSEWHERE"]:
+        monkeypatch.setenv(name, "x")
+    data = configuration(
+        a={"command": "${WB_A} ${WB_B:-} ${WB_NO:-}", "_note": {"x": ["${WB_NOTE}"]}},
+        off={"disabled": True, "env": {"X": "${WB_OFF}"}},
+        bad={"command": 7, "unknown": "${WB_BAD}"},
+        _was={"command": "${WB_WAS}"},
+        never={"command": "x", "args": [f"${{{name}}}" for name in never]},
+        none={"command": "${WB_OTHER:+x} $WB_OTHER"},
+    )
+    config = workbench.parse_config(data | {"history": "${WB_ELSEWHERE}"})
+    assert config.withheld == set(withheld)
+
+
+def test_the_workbench_does_not_start_itself(monkeypatch: Monkey, log: Logs) -> None:
     monkeypatch.chdir(ROOT)
-    relative = os.path.join(".github", "..", "workbench.py")
-    servers: dict[str, dict[str, Any]] = {
-        "a": {"command": "uv", "args": ["run", workbench.__file__]},
-        "b": {"command": relative, "args": ["c.json"]},
-        "toolbox": {"command": relative, "args": ["--toolbox"]},
-    }
-    projects = {
-        "/x": 7,
-        "/other": {"mcpServers": servers},
-        str(ROOT): {"mcpServers": None},
-    }
-    its = {"projects": projects, "mcpServers": servers}
-    servers["a"]["env"] = {"TOKEN": "a secret of ours, and of our servers"}
-    config = workbench.parse_config(its)
-    assert list(config.toolboxes) == ["toolbox"]
-    assert secrets_of(its).mask(servers["a"]["env"]["TOKEN"]) == "***"
-    others, *itself = log.messages
-    assert others == "projects: not served, for other folders: ['/other']"
-    assert [line[:12] for line in itself] == ["mcpServers.a", "mcpServers.b"]
+    file = os.path.join(".github", "..", "workbench.py")
+    secret = "a secret of ours, and of our servers"
+    a = {"command": "uv", "args": ["run", workbench.__file__], "env": {"A": secret}}
+    tools = {"command": file, "args": ["--toolbox"]}
+    data = configuration(a=a, b={"command": file, "args": ["c.json"]}, tools=tools)
+    assert list(workbench.parse_config(data).toolboxes["box"].servers) == ["tools"]
+    told = "toolboxes.box.mcpServers.%s: left out, because it starts this workbench"
+    assert log.messages == [told % "a", told % "b"]
+    assert secrets_of(a=a).mask(secret) == "***"
+
+
+def check_bad_file(path: Path, data: bytes, told: str) -> None:
+    path.write_bytes(data)
+    with pytest.raises(workbench.ConfigError) as error:
+        find(os.path.relpath(path))
+    assert str(error.value).startswith(str(path))
+    assert re.search(told, str(error.value))
+
+
+BAD_JSON = {
+    b" ": "expected JSON.*file is empty",
+    b'{"a":\n x}': "expected JSON.*line 2 column 2",
+    "{}".encode("utf-16"): "expected JSON.*saved as UTF-8",  # as PowerShell's `>`
+    b'{"a": "\\ud800"}': "expected JSON.*saved as UTF-8",
+    b"[" * 99_999: "expected JSON",
+}
 
 
 def test_a_file_that_cannot_be_used_is_an_error_that_says_where(tmp_path: Path) -> None:
-    bad_files = {
-        b"": "expected JSON.*line 1 column 1",
-        b'{"a":\n x}': "line 2 column 2",
-        b"[mcp_servers.s]\n# x\n{": "TOML, because of its name.*line 3, column 1",
-        b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}': "line 5 column 6",
-        "{}".encode("utf-16"): "expected JSON.*saved as UTF-8",  # as PowerShell's `>`
-        # A pattern that tries each string anew takes minutes for these.
-        b'{"a": "' + b'\\"x' * 99_999: "expected JSON",
-        b"[" + b"1, " * 99_999: "expected JSON",
-    }
-    for data, told in bad_files.items():
-        path = tmp_path / ("c.toml" if data.startswith(b"[mcp") else "c.json")
-        path.write_bytes(data)
-        with pytest.raises(workbench.ConfigError) as error:
-            find(str(path))
-        assert str(error.value).startswith(str(path))
-        assert re.search(told, str(error.value))
+    for data, told in BAD_JSON.items():
+        check_bad_file(tmp_path / "c.json", data, told)
+    with pytest.raises(
+        workbench.ConfigError, match="^/.*none: cannot be read: No such"
+    ):
+        find("none")
 
 
 def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WORKBENCH_CONFIG", "")
-    assert list(find(None).toolboxes) == ["demo"]
+    assert "argument, in WORKBENCH_CONFIG" in find(None).source
     for name in ("argument", "variable", "workbench-config.json"):
         toolbox = {name: {"description": "d", "mcpServers": {}}}
         Path(name).write_text("\ufeff" + json.dumps({"toolboxes": toolbox}), "utf-8")
@@ -818,15 +896,16 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons mus
     "absent": (MISSING, "^cannot start 'no-such-command': .*full path.*`env`.$"),
     "words": ({"command": "npx -y x"}, "'npx -y x': .*one program.*`args`"),
     "blank": ({"command": " "}, "' ': .*one program"),
-    "link": ({"command": "http://a.b:80/c"}, "'http://a.b:80/c': .*a URL into `url`"),
-    "port": ({"command": "localhost:80"}, "'localhost:80': .*a URL into `url`"),
+    "file": (
+        {"command": "./no"},
+        f"'./no': .*in '{re.escape(os.getcwd())}' .set `cwd`",
+    ),
     "folder": (local() | {"cwd": "/no-such"}, "its `cwd` is no folder: '/no-such'"),
     "done": (local(on={"start": "pass"}), "status 0.*`args`"),
     "kill": (local(on={"start": KILL}), f"status {KILLED}; one.* two"),
     "early": (local(on=NO_KEY | NO_PROBE), "^no key$"),
     "probed": (local(on=NO_KEY), "^no key; .* status 1; probed$"),
     "spoilt": (local(on={"tools_list": "answer(request, {'tools': 7})"}), "not valid"),
-    "url": ({"url": "http://user:pass/word@h/"}, "not a valid URL"),
 }
 
 
@@ -889,31 +968,14 @@ async def test_a_part_has_the_matching_tools_and_a_note_that_counts_them() -> No
             assert await open_box(client, nothing) == await open_box(client)
 
 
-# As code, because a command line of Windows has at most 32,767 characters.
-LONG_TOOLS = "[tool(f't{n}', description='d' * 2_000) for n in range(20)]"
-
-
-def long(tools: str = LONG_TOOLS, manual: str = "''") -> dict[str, Any]:
-    """A server with these tools and instructions, as Python code."""
-    code = f"self.about['instructions'] = {manual}; self.initialize(request)"
-    listing = f"answer(request, {{'tools': {tools}}})"
-    return local(on={"initialize": code, "tools_list": listing})
-
-
-def size(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
-
-
 async def test_a_server_introduces_itself_once_with_parts_and_with_all() -> None:
     a, b = [local(about={"instructions": f"I am {name}."}) for name in "ab"]
-    manual = """'"' * 3_000"""
-    async with connected(a=a, b=b, x=long(manual=manual), y=MISSING) as client:
+    async with connected(a=a, b=b, x=local(), y=MISSING) as client:
         told = []
-        for part in ("a__echo", "a__say", "echo", "echo", None, None, "x__t1"):
+        for part in ("a__echo", "a__say", "echo", "echo", None, None):
             told.append((await open_box(client, part)).get("instructions", {}))
-    assert ["".join(each) for each in told] == ["a", "", "b", "", "abx", "abx", "x"]
-    assert told[4] == {"a": "I am a.", "b": "I am b.", "x": '"' * 1_000 + "…"}
-    assert told[6] == {"x": '"' * 2_000 + "…"}
+    assert ["".join(each) for each in told] == ["a", "", "b", "", "ab", "ab"]
+    assert told[4] == {"a": "I am a.", "b": "I am b."}
 
 
 async def test_read_only_leaves_out_what_is_not_declared_so() -> None:
@@ -928,7 +990,7 @@ async def test_read_only_leaves_out_what_is_not_declared_so() -> None:
             assert [each["name"] for each in answer["tools"]] == ["box__a__read"]
             assert "2 tools are left out" in answer["note"]
         told = await error_of(client, "a", "write")
-        assert "no tool 'write', nearest: box__a__read" in told
+        assert told == "'write' of 'box/a' is left out by --read-only"
         assert await answer_of(client, "a", "read", {"x": 1}) == {"x": 1}
 
 
@@ -950,50 +1012,61 @@ async def test_a_server_starts_once_when_needed(tmp_path: Path) -> None:
     assert len(noted_pids(others)) == 1
 
 
-async def test_a_name_that_leads_nowhere_is_an_error_that_helps(tmp_path: Path) -> None:
-    file = tmp_path / "its.json"
-    file.touch()
-    archive = local(tools=A_TOOLS) | {"excludeTools": ["other"]}
-    data = configuration(archive=archive, b=local(tools=A_TOOLS))
+async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
+    data = configuration(archive=local(tools=A_TOOLS), b=local())
     data["toolboxes"]["shut"] = data["toolboxes"]["box"]
     form = "Use {toolbox}__{server}__{tool}"
-    async with connected(config=workbench.parse_config(data, str(file))) as client:
-        told = await error_of(client, "c", "echo")
-        assert f"'box__c__echo'. {form}; its servers are archive, b" in told
-        told = await error_of(client, "archive", "ecoh")
-        assert "nearest: box__archive__echo" in told
+    not_found = "Toolbox 'no' not found. Available toolboxes: box, shut"
+    async with connected(config=data) as client:
+
+        async def told(**given: str) -> str:
+            result = await client.call_tool("use_tool", given)
+            assert result.is_error
+            return text(result)
+
+        missing = await error_of(client, "c", "echo")
+        assert f"'box__c__echo'. {form}; its servers are archive, b" in missing
+        missing = await error_of(client, "archive", "ecoh")
+        assert "has no tool 'ecoh', nearest: 'box__archive__echo'" in missing
         assert form in await error_of(client, "a", "")
-        given: dict[str, Any] = BOX | {"tool_name": "shut__b__echo"}
-        result = await client.call_tool("use_tool", given)
-        assert result.is_error and "box' matches 'shut__b__echo'" in text(result)
-        given["toolbox_name"] = "no"
-        not_found = "Toolbox 'no' not found. Available toolboxes: box, shut"
-        result = await client.call_tool("use_tool", given)
-        assert result.is_error and text(result).endswith(f": {not_found}")
-        os.utime(file, (0, 0))
+        another = await told(tool_name="shut__b__echo", toolbox_name="box")
+        assert "toolbox 'box' matches 'shut__b__echo'" in another
+        assert (await told(tool_name="no__b__echo")).endswith(f": {not_found}")
+        assert form in await told(tool_name="box__echo")
         result = await client.call_tool("open_toolbox", {"toolbox_name": "no"})
-    changed = f"{not_found}. {file} has changed: restart the workbench"
-    assert result.is_error and text(result) == changed
+        assert result.is_error and text(result) == not_found
+        # The tool's name begins with the toolbox, so nobody has to type it again.
+        result = await client.call_tool("use_tool", {"tool_name": "shut__b__echo"})
+        assert text(result) == "{}"
 
 
-async def test_a_filtered_tool_can_be_neither_seen_nor_called() -> None:
+async def test_a_filtered_tool_can_be_neither_seen_nor_called(log: Logs) -> None:
+    """It is told as that, and so is a pattern that filters nothing."""
     names = ["read_a", "Read_b", "list", "read", "🧰 a__b_", "get[1]"]
     filters: list[tuple[dict[str, Any], list[str]]] = [
         ({"toolFilters": "*", "excludeTools": []}, names),
         ({"toolFilters": ["read_*", "l?st", "get[1]"]}, ["read_a", "list", "get[1]"]),
-        ({"tools": ["[!l]*"], "excludeTools": ["read*"]}, [names[1], *names[4:]]),
-        ({"excludeTools": ["?ea*"], "disabledTools": ["l*"]}, names[4:]),
+        ({"toolFilters": ["[!l]*"], "excludeTools": ["read*"]}, [names[1], *names[4:]]),
+        ({"excludeTools": ["?ea*", "l*"]}, names[4:]),
         ({"toolFilters": []}, []),
+        ({"toolFilters": ["lost", "*"], "excludeTools": ["delte_*"]}, names),
     ]
     its = local(tools=[tool(name) for name in names])
     servers = {f"s{n}": its | given for n, (given, _) in enumerate(filters)}
     async with connected(**servers) as client:
         shown = [each["name"] for each in (await open_box(client))["tools"]]
-        for server, (_, allowed) in zip(servers, filters, strict=True):
+        for server, (given, allowed) in zip(servers, filters, strict=True):
             for name in names:
-                result = await use(client, server, name)
-                assert result.is_error == (name not in allowed), (server, name)
                 assert (f"box__{server}__{name}" in shown) == (name in allowed)
+                if name in allowed:
+                    assert await answer_of(client, server, name) == {}
+                else:
+                    told = await error_of(client, server, name)
+                    key = re.search("is left out by (.*)$", told)
+                    assert key and key[1] in given
+    assert "box/s5: toolFilters: 'lost' matches none of its tools" in log.messages
+    assert "box/s5: excludeTools: 'delte_*' matches none of its tools" in log.messages
+    assert log.text.count("matches none") == 2
 
 
 # === MCP server =======================================================================
@@ -1014,10 +1087,10 @@ main (2 servers)
 
 @MODES
 async def test_the_handshake_tells_who_we_are_and_our_toolboxes(mode: str) -> None:
-    remote = {"url": "https://example.com/mcp"}
-    servers = {"b": {"command": "x"}, "a": remote, "off": {"disabled": True}}
+    x = {"command": "x"}
+    servers = {"b": x, "a": x, "off": {"disabled": True}}
     toolboxes = {
-        "web": {"description": "The web", "mcpServers": {"s": remote}},
+        "web": {"description": "The web", "mcpServers": {"s": x}},
         "main": {"description": "Files, and ünïcode", "mcpServers": servers},
     }
     async with connected(mode, config={"toolboxes": toolboxes}) as client:
@@ -1027,6 +1100,10 @@ async def test_the_handshake_tells_who_we_are_and_our_toolboxes(mode: str) -> No
         assert (info.name, info.version) == ("mcp-workbench", "0.10.0")
         told = dumped(client.server_capabilities)
         assert told == {"tools": {"listChanged": False}, "logging": {}}
+
+
+def size(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 async def test_the_two_tools_say_what_they_are_in_210_tokens() -> None:
@@ -1071,35 +1148,39 @@ async def test_a_bad_call_is_an_error_that_helps() -> None:
             assert caught.value.message.startswith(f"Tool '{name}' not found: ")
 
 
-async def test_keys_that_clients_add_are_ignored_unless_the_tool_has_them() -> None:
+async def test_keys_that_clients_add_are_ignored() -> None:
     added = {"wait_for_previous": True, "task_progress": "- [ ] x", "context": {}}
-    schema = {"type": "object", "properties": {"task_progress": {}}}
     empty = {"type": "object", "properties": None}
-    tools = [tool("echo", inputSchema=empty), tool("plan", inputSchema=schema)]
-    async with connected(a=local(tools=tools)) as client:
+    async with connected(a=local(tools=[tool("echo", inputSchema=empty)])) as client:
         assert not (await client.call_tool("open_toolbox", BOX | added)).is_error
-        for name, arguments, told in (
-            ("echo", {}, "{}"),
-            ("plan", {"x": 1}, '{"x": 1}'),
-            ("plan", '{"x": 1}', '{"x": 1}'),  # as models nest it
-            ("plan", {}, "put task_progress into `arguments`"),
+        for arguments, told in (
+            (None, "{}"),
+            ({"x": 1}, '{"x": 1}'),
+            ('{"x": 1}', '{"x": 1}'),  # as models nest it
         ):
-            given = {"tool_name": f"box__a__{name}", "arguments": arguments}
-            result = await client.call_tool("use_tool", BOX | added | given)
-            assert told in text(result), name
-            assert result.is_error == told.startswith("put")
+            given = added | {"tool_name": "box__a__echo", "arguments": arguments}
+            assert text(await client.call_tool("use_tool", given)) == told
+
+
+@pytest.mark.parametrize("key", ["args", "params", "argumentsCustom", "path"])
+async def test_nothing_is_executed_without_its_arguments(key: str, notes: Path) -> None:
+    """Whether or not the server is up: an empty call may delete everything."""
+    schema = {"type": "object", "properties": {"path": {}}}
+    a = local(notes=notes, tools=[tool("delete", inputSchema=schema)])
+    misplaced = {"path": "/x", "params": '{"path": "/x"}'}.get(key, {"path": "/x"})
+    given: dict[str, Any] = {"tool_name": "box__a__delete", key: misplaced}
+    async with connected(a=a) as client:
+        for _ in range(2):
+            result = await client.call_tool("use_tool", given)
+            assert text(result).endswith(
+                f"put what stands in {key} into `arguments`, not beside it"
+            )
+        assert "delete" not in notes.read_text()
+        given["arguments"] = {"path": "/y"}
+        assert text(await client.call_tool("use_tool", given)) == '{"path": "/y"}'
 
 
 # === Messages =========================================================================
-
-
-GARBAGE = r"""
-os.write(1, b'\xff\xfe\n\n \r\nlistening\n[]\n7\n{}\n{"id": 1, "method": 7}\n')
-print('{"level": 40, "id": %d, "error": "cache miss"}' % request["id"], flush=True)
-send({"id": "unknown", "error": {"code": 1, "message": "unasked"}})
-send({"id": 987654321, "result": {}})
-self.echo(request, {})
-"""
 
 
 async def test_a_message_has_at_most_32_mib(monkeypatch: Monkey) -> None:
@@ -1450,28 +1531,31 @@ SHOW = local(on={"tools_call": SHOWING})
 
 async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) -> None:
     """In the rest of their entries, it is what they set; null takes it away."""
-    for name in ("TOKEN", "ARG", "OFF", "NOTE", "TYPO", "FREE", "GONE"):
+    for name in ("TOKEN", "FREE", "GONE"):
         monkeypatch.setenv(f"WB_{name}", "ours")
     words = ["${WB_TOKEN} ${WB_PORT:-} ${WB_ON:-}", "~/x"]
     show = SHOW | {"args": SHOW["args"] + words}
     env = {"WB_TOKEN": "its ${WB_TOKEN}", "WB_PORT": 8080, "WB_ON": True, HOME: "/its"}
-    servers: dict[str, Any] = {
-        "its": show | {"cwd": "", "env": env | {"WB_GONE": None}},
-        "other": show | {"env": {"WB_OTHER": "${WB_TOKEN}"}, "_note": "${WB_NOTE}"},
-        "off": {"command": "${WB_OFF} ${env:WB_ARG:-} ${PATH}", "disabled": True},
-        "misspelt": {"command": "x", "environment": {"X": "${WB_TYPO}"}},
-    }
-    async with connected(**servers) as client:
+    own = show | {"cwd": "", "env": env | {"WB_GONE": None}}
+    other = show | {"env": {"WB_OTHER": "${WB_TOKEN}"}}
+    async with connected(its=own, other=other) as client:
         words, its = await answer_of(client, "its", "echo")
         assert words == ["its ours 8080 true", os.path.expanduser("~/x")]
         assert its[HOME] == "/its" and its["WB_PORT"] == "8080"
-        words, other = await answer_of(client, "other", "echo")
-        assert words[0] == "ours  " and "PATH" in other
-    seen = [re.findall(r"\bWB_(\w+)", " ".join(each)) for each in (its, other)]
+        words, others = await answer_of(client, "other", "echo")
+        assert words[0] == "ours  " and "PATH" in others
+    seen = [re.findall(r"\bWB_(\w+)", " ".join(each)) for each in (its, others)]
     assert set(seen[0]) == {"FREE", "ON", "PORT", "TOKEN"}
     assert set(seen[1]) == {"FREE", "GONE", "OTHER"}
 
 
+GARBAGE = r"""
+os.write(1, b'\xff\xfe\n\n \r\nlistening\n[]\n7\n{}\n{"id": 1, "method": 7}\n')
+print('{"level": 40, "id": %d, "error": "cache miss"}' % request["id"], flush=True)
+send({"id": "unknown", "error": {"code": 1, "message": "unasked"}})
+send({"id": 987654321, "result": {}})
+self.echo(request, {})
+"""
 ENDLESS = "self.note('hangs')\nwhile True: os.write({}, b'without end\\n' * 1000)"
 NO_LINE_FEED = "for _ in range(170): os.write(2, b'\\r50 %' * 200_000)\n"
 NO_LINE_FEED += "self.echo(request, {})"
@@ -1505,7 +1589,7 @@ async def test_servers_of_npm_and_pypi_do_their_work(tmp_path: Path) -> None:
         now = await answer_of(client, "time", "get_current_time", {"timezone": "UTC"})
         given = {"path": str(tmp_path / "written"), "content": "Größe"}
         assert "Success" in text(await use(client, "files", "write_file", given))
-    assert_is_now(now["datetime"], datetime.UTC)
+    assert now["timezone"] == "UTC"
     assert (tmp_path / "written").read_text("utf-8") == "Größe"
 
 
