@@ -2807,80 +2807,99 @@ ANSWER_LIMIT = 12_000  # characters of an answer of `open_toolbox`
 PART_LIMIT = 20_000  # characters of an answer for a part of a toolbox
 TEXT_LIMIT = 2_000  # characters of a server's instructions; clients cut there as well
 
-
-def summarize_tool(tool: JSON) -> None:
-    """Reduce a tool to a line of description and the names of its arguments."""
-    whole = tool["description"].strip()
-    line = whole.partition("\n")[0][:79]
-    tool["description"] = shorten(whole, len(line))
-    tool["arguments"] = "…"
-    # The arguments of a schema of an unusual form are not shown.
-    with suppress(AttributeError, TypeError):
-        tool["arguments"] = list_arguments(tool["inputSchema"])
-    for key in ("inputSchema", "source_server", "toolbox_name", "annotations"):
-        tool.pop(key, None)
-
-
-def list_arguments(schema: JSON) -> str:
-    """The arguments of a tool as a text, such as `path, mode: a|b, limit?`."""
-    arguments = []
-    # Servers in Go write null for what is empty.
-    required = schema.get("required") or []
-    for name, argument in (schema.get("properties") or {}).items():
-        text = name if name in required else f"{name}?"
-        # An optional enumeration is part of a union, and a list has one in its items.
-        parts = [argument, argument.get("items", {}), *argument.get("anyOf", [])]
-        values: list[Any] = []
-        for part in parts:
-            values += part.get("enum", [])
-        shown = [compact(value).strip('"') for value in values[:5]]
-        if len(values) > 5:
-            shown.append("…")
-        if shown:
-            text += f": {'|'.join(shown)}"
-        arguments.append(text)
-    return ", ".join(arguments)
-
-
-# The steps in which the tools of an answer are shortened, down to their names.
-_SHORTENINGS: list[Callable[[JSON], object]] = [
-    summarize_tool,
-    lambda tool: tool.pop("description"),
-    lambda tool: tool.pop("arguments"),
-]
-_LISTED = (
-    "Without schemas: {} (`?`: optional argument). Call such a tool if its arguments "
-    "are clear, or get its schema by its name in `tools` of open_toolbox, such as {}."
-)
+_LISTED = "Without schemas: {} (`?`: optional, `[]`: list, `{{}}`: object). Call such "
+_LISTED += "a tool as it is if its arguments are clear, or get its schema by its name "
+_LISTED += "in `tools` of open_toolbox, such as {}."
 
 
 def fit(answer: JSON, is_part: bool) -> None:
     """Bring an answer of `open_toolbox` within its limit, if possible.
 
-    The first step is applied to the tools of the largest server, then to those of the
-    next largest, and so on, until the answer fits. The other steps follow in the same
-    way. A tool that is alone stays whole.
+    As long as it is too long, the server whose tools are longest at that moment loses
+    its schemas, the next time its descriptions, and then its arguments. Where only
+    its names are left, the others keep theirs. A tool asked for alone stays whole.
     """
     limit = PART_LIMIT if is_part else ANSWER_LIMIT
     cut_texts(answer["servers_failed"], answer["instructions"], limit // 3)
+    if is_part and len(answer["tools"]) == 1:
+        return
     by_server: dict[str, list[JSON]] = defaultdict(list)
     for tool in answer["tools"]:
         by_server[tool["source_server"]].append(tool)
     sizes = {name: len(compact(tools)) for name, tools in by_server.items()}
-    largest_first = sorted(sizes, key=lambda name: sizes[name], reverse=True)
     note = answer["note"]
-    listed = set()
-    for shorten_tool in _SHORTENINGS:
-        for name in largest_first:
-            if len(compact(answer)) <= limit or len(answer["tools"]) == 1:
-                return
-            for tool in by_server[name]:
-                shorten_tool(tool)
-            listed.add(name)
-            told = _LISTED.format(
-                ", ".join(sorted(listed)), by_server[name][-1]["name"]
-            )
-            answer["note"] = f"{note} {told}".strip()
+    while sizes and len(compact(answer | {"tools": []})) + sum(sizes.values()) > limit:
+        longest = max(sizes, key=lambda name: sizes[name])
+        tools = by_server[longest]
+        if len(tools[0]) == 1:
+            return
+        for tool in tools:
+            shorten_tool(tool)
+        sizes[longest] = len(compact(tools))
+        listed = [name for name in by_server if "inputSchema" not in by_server[name][0]]
+        example = min((tool["name"] for tool in tools), key=len)
+        told = _LISTED.format(", ".join(listed), quote(example))
+        answer["note"] = f"{note} {told}".strip()
+
+
+def shorten_tool(tool: JSON) -> None:
+    """Take from a tool its schema, or else its description, or else its arguments."""
+    if "inputSchema" in tool:
+        whole = tool["description"].strip()
+        line = whole.partition("\n")[0][:79]
+        tool["description"] = shorten(whole, len(line))
+        tool["arguments"] = list_arguments(tool["inputSchema"])
+        for key in ("inputSchema", "source_server", "toolbox_name", "annotations"):
+            tool.pop(key, None)
+    else:
+        del tool["description" if "description" in tool else "arguments"]
+
+
+def list_arguments(schema: JSON) -> str:
+    """The arguments of a tool as a text: `path, mode: a|b, rows: [[]], limit?`."""
+    required = look_up(schema, "required", list)
+    arguments = []
+    for name, argument in look_up(schema, "properties").items():
+        text = name if name in required else f"{name}?"
+        values = outline(argument, schema)
+        arguments.append(f"{text}: {values}" if values else text)
+    return ", ".join(arguments)
+
+
+def outline(argument: Any, schema: JSON, depth: int = 4) -> str:
+    """What values an argument takes: `a|b`, `[]`, `[[]]`, `{}`; empty for other types.
+
+    `schema` is that of its tool, to which a `$ref` points.
+    """
+    # A schema may refer to itself.
+    if not depth:
+        return ""
+    path = look_up(argument, "$ref", str).split("/")[1:]
+    if path:
+        return outline(functools.reduce(look_up, path, schema), schema, depth - 1)
+    values = look_up(argument, "enum", list)
+    if values:
+        shown = [shorten(compact(value).strip('"'), 80) for value in values[:5]]
+        return "|".join(shown + ["…"] * (len(values) > 5))
+    types = [look_up(argument, "type", str), *look_up(argument, "type", list)]
+    if "array" in types:
+        return f"[{outline(look_up(argument, 'items'), schema, depth - 1)}]"
+    if "object" in types:
+        return "{}"
+    # What is optional is often a union with null.
+    for union in ("anyOf", "oneOf", "allOf"):
+        for part in look_up(argument, union, list)[:5]:
+            found = outline(part, schema, depth - 1)
+            if found:
+                return found
+    return ""
+
+
+def look_up(schema: Any, key: str, kind: type[Any] = dict) -> Any:
+    """What a schema has under a key, or an empty value where it is of another kind."""
+    # Servers in Go write null for what is empty, and `true` is a schema, too.
+    value = schema.get(key) if isinstance(schema, dict) else None
+    return value if isinstance(value, kind) else kind()
 
 
 def cut_texts(failures: JSON, manuals: JSON, room: int) -> None:
