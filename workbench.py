@@ -413,10 +413,12 @@ class ValueReader:
         # `${` that is not closed has no name, and so no value.
         value: str | None = {**os.environ, **self.env}.get(name, default)
         if value is None:
-            how = "set it in `env` of the workbench's entry in your client, or write"
+            name = name or "NAME"
+            how = "set it in `env` of the workbench's entry in your client"
             if os.isatty(0):
                 how = f"write {name}=... before the command, {how}"
-            self.report(path, f"{reference[0]} is not set: {how} ${{NAME:-default}}")
+            how += f", or write ${{{name}:-default}}"
+            self.report(path, f"{reference[0]} is not set: {how}")
             return ""
         return value
 
@@ -483,7 +485,6 @@ class ConfigReader:
                 continue
             if reader.problems:
                 server = ServerConfig(problem="; ".join(reader.problems))
-                log.warning("%s", server.problem)
             servers[name] = server
         return servers
 
@@ -2099,6 +2100,9 @@ def serve(
     """Serve the workbench over stdin and stdout."""
     names = ", ".join(config.toolboxes) or "no toolbox"
     log.info("Serving %s: %s", names, config.source)
+    for toolbox in config.toolboxes.values():
+        for server in filter(lambda each: each.problem, toolbox.servers.values()):
+            log.warning("%s", server.problem)
     if config.withheld:
         which = ", ".join(sorted(config.withheld))
         log.info("Withheld from each server whose `env` does not set them: %s", which)
