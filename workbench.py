@@ -2934,6 +2934,9 @@ FIELDS |= {
     "includeTools": "tool_filters",
     "enabled_tools": "tool_filters",
     "tools": "tool_filters",
+    # Of the right type, these two are translated below.
+    "env_http_headers": "headers",
+    "env_vars": "env",
 }
 # What clients keep in an entry for themselves.
 FIELDS |= dict.fromkeys(["alwaysLoad", "autoApprove", "alwaysAllow", "trust"], "")
