@@ -603,7 +603,7 @@ class ToolError(Exception):
 
 
 class NotDelivered(ToolError):
-    """The server has not received the request, or refuses it with its whole session."""
+    """The server has not received the request, or refuses it with its session."""
 
 
 class Unanswered(ToolError):
@@ -1189,6 +1189,7 @@ Messages = AsyncIterator[SessionMessage]
 # Bytes of the largest message of a server. Parsing holds the interpreter's lock, so a
 # larger message would block all threads for too long.
 LINE_LIMIT = 32 << 20
+NOT_VALID = "not valid MCP"  # the error in place of an answer that cannot be read
 
 
 @dataclass
@@ -1235,7 +1236,7 @@ def read_message(line: bytes) -> types.JSONRPCMessage | None:
     with suppress(ValidationError):
         return types.jsonrpc_message_adapter.validate_python(message, by_name=False)
     if isinstance(message, dict) and not message.get("method"):
-        message["error"] = {"code": types.INTERNAL_ERROR, "message": "not valid MCP"}
+        message["error"] = {"code": types.INTERNAL_ERROR, "message": NOT_VALID}
         with suppress(ValidationError):
             return types.jsonrpc_message_adapter.validate_python(message)
     return None
@@ -1278,9 +1279,9 @@ async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[
 # - A transport is an async context manager that yields `Streams`. If entering it fails,
 #   the error is the reason why the server is not up.
 # - `transmit` sends one message. For a request, `transmit` may return before the answer
-#   has come (over pipes and SSE), or after that (over Streamable HTTP). `transmit`
-#   raises `NotDelivered` only if the server has certainly not executed the request, and
-#   `ToolError` for a request that failed in another way.
+#   has come (over pipes and SSE), or after that (over Streamable HTTP). For a request
+#   that failed, `transmit` raises `NotDelivered` if the server has not executed it
+#   (see `_judge`), `Unanswered` if the server may have, and otherwise `ToolError`.
 # - `messages` are the server's, the answers to requests included. At their end, the
 #   session fails the open requests.
 # - `on_closed` is called with a reason before the messages end. From then on, as after
@@ -1370,6 +1371,7 @@ class Connection:
         self._reason = ""  # why the connection is closed
         self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
         self._in_flight = 0  # calls
+        self._is_forgotten = False  # the server does not know the session any more
         self._changed = anyio.Event()  # replaced by `_notify`
         # A remote server's announcement is lost while its event stream is broken, and
         # any listing may fail. Then each `wait_until_current` asks for a listing.
@@ -1596,10 +1598,10 @@ class Connection:
                 log.warning("%s: kept its old tools: %s", self.name, explain(error))
                 self._may_miss_changes = True
                 # A server whose answer is not valid knows the session.
-                if self.transport_class.is_forgetful and not isinstance(
-                    error, ValueError
-                ):
-                    self.mark_closed(f"tools/list failed: {explain(error)}")
+                is_valid = not isinstance(error, ValueError)
+                if self.transport_class.is_forgetful and is_valid:
+                    self._is_forgotten = isinstance(error, NotDelivered)
+                    self.mark_closed(f"failed to list its tools: {explain(error)}")
             self._listed = number
             self._notify()
             # A server that announces a change after each listing is listed without end.
@@ -1674,34 +1676,38 @@ class Connection:
             await self.session.send_notification(types.RootsListChangedNotification())
 
     async def _judge(self, error: Exception) -> None:
-        """Judge what a call that failed tells of the connection.
+        """Judge what a call that failed tells of the connection, and of the call.
+
+        Raises `ToolError` if the server may have executed the call.
 
         A remote server that was restarted may refuse the old session with any error,
-        and so may a tool that refuses every call. A listing decides: if it fails as
-        well, the session is lost. If it works, the call may have been executed, because
-        some frameworks answer a tool's exception with HTTP 404.
+        and so may a tool that refuses every call. A listing decides. If it is refused
+        as well, the session is lost, and the call was not executed. If it works, or
+        fails in another way, the call may have been executed, because some frameworks
+        answer a tool's exception with HTTP 404.
         """
+        told = explain(error)
+        is_uncertain = isinstance(error, Unanswered | ValidationError)
         if self.transport_class.is_forgetful:
             self._request_listing()
-        if isinstance(error, NotDelivered):
-            await self._until_listed()
-            if self.state is State.UP:
-                raise ToolError(f"{error}; {EXECUTED}") from None
-        if isinstance(error, Unanswered):
-            raise ToolError(f"{error}; {EXECUTED}") from None
-        # A server may use this code itself, and live on.
-        is_closed = (
-            isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED
-        )
-        if is_closed and self.state is not State.UP:
-            raise ToolError(f"the server {self.why_not_up()}; {EXECUTED}") from None
+            if isinstance(error, NotDelivered):
+                await self._until_listed()
+                is_uncertain = not self._is_forgotten
+        if isinstance(error, MCPError):
+            is_uncertain = error.message == NOT_VALID
+            # A server may use this code itself, and live on.
+            is_closed = error.code == types.CONNECTION_CLOSED
+            if is_closed and self.state is not State.UP:
+                told = f"the server {self.why_not_up()}"
+                is_uncertain = True
+        if is_uncertain:
+            raise ToolError(f"{told}; {EXECUTED}") from None
 
     async def call(self, params: JSON, on_progress: OnProgress) -> JSON:
         """Send `tools/call` with these wire parameters, and return the wire result.
 
         The connection must be up. Cancelling the caller cancels the call downstream.
-        Raises `NotDelivered`, `ToolError`, `ValidationError`, or the server's
-        `MCPError`.
+        Raises `NotDelivered`, `ToolError`, or the server's `MCPError`.
         """
         # The caller has just found the state UP, without an `await` since. So `_stay_up`
         # waits for this call.
@@ -1713,19 +1719,20 @@ class Connection:
             result: JSON = await self.session.send_request(
                 request, _RAW_RESULT, progress_callback=on_progress
             )
-        except (ToolError, MCPError) as error:
+            if result.get("resultType") != "input_required":
+                # The SDK accepts any answer of a 2026-07-28 server that has a
+                # `resultType`. `model_validate` raises what is wrong, and `result`
+                # stays as it is.
+                types.CallToolResult.model_validate(result, by_name=False)
+                return result
+        except (ToolError, MCPError, ValidationError) as error:
             await self._judge(error)
             raise
         finally:
             self._in_flight -= 1
             self._notify()
-        if result.get("resultType") == "input_required":
-            how = "(`input_required`), which the workbench cannot forward"
-            raise ToolError(f"this call needs input from the user {how}")
-        # The SDK accepts any answer of a 2026-07-28 server that has a `resultType`.
-        # `model_validate` raises what is wrong, and `result` stays as it is.
-        types.CallToolResult.model_validate(result, by_name=False)
-        return result
+        how = "(`input_required`), which the workbench cannot forward"
+        raise ToolError(f"this call needs input from the user {how}")
 
 
 # === Processes ========================================================================
@@ -2217,6 +2224,7 @@ def main() -> None:
 # Servers that have a `url`, over Streamable HTTP or the older SSE transport. Without
 # this room, all servers are processes of this machine.
 
+import ssl
 import urllib.request
 
 import httpx2
@@ -2228,9 +2236,11 @@ _VERSION_HEADER = "mcp-protocol-version"
 HEADERS = {"accept": "application/json, text/event-stream"}
 HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 
-# The longest pause, in seconds, before an event stream is asked for again.
-RETRY_LIMIT = 60.0
+# Seconds before the stream of a server that has refused it is asked for again.
+RETRY_PAUSE = 60.0
 Answer = types.JSONRPCResponse | types.JSONRPCError
+# A header that HTTP allows, and that has a value.
+_HEADER = re.compile(r"[!-~]+: [!-~]([\t -~]*[!-~])?")
 # This machine, by its own names, with or without a port.
 _LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
 
@@ -2251,6 +2261,7 @@ class _Exchange:
     method: str
     parts: JSON = field(default_factory=dict)  # headers and content
     awaited: str = ""  # the id of the JSON-RPC request whose answer ends the stream
+    is_accepted: bool = False  # by the server, which may have executed the request
     retry: float = 1.0  # seconds to wait before the stream is asked for again
     last_id: str = ""  # of its events
     last_data: str = ""
@@ -2293,18 +2304,17 @@ class RemoteServer(Transport):
         try:
             self._url = httpx2.URL(url)
             proxy = find_proxy(self._url)
-            given = without_null(self.config.headers)
-            headers = httpx2.Headers(given) | HEADERS
-            transport = httpx2.AsyncHTTPTransport(limits=limits, proxy=proxy)
-        except (OSError, UnicodeError) as error:
-            text = "`headers`, SSL_CERT_FILE or SSL_CERT_DIR cannot be used"
+            verify = make_ssl_context()
+            transport = httpx2.AsyncHTTPTransport(verify, limits=limits, proxy=proxy)
+        except OSError as error:
+            text = "SSL_CERT_FILE or SSL_CERT_DIR cannot be used"
             raise ToolError(f"{url}: {text}: {error}") from None
         except (ImportError, ValueError, httpx2.InvalidURL):
             text = "not a valid URL, or its proxy is unusable (SOCKS needs socksio)"
             raise ToolError(f"{url}: {text}") from None
         client = httpx2.AsyncClient(
             transport=transport,
-            headers=headers,
+            headers=self._headers() | HEADERS,
             # Only connecting has a timeout: a call may run for hours, an upload may be
             # slow, and a request beyond 200 waits for a free connection.
             timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
@@ -2313,6 +2323,17 @@ class RemoteServer(Transport):
         )
         add_sign_in(client, url, self.shared.secrets)  # room: Sign-in
         return client
+
+    def _headers(self) -> httpx2.Headers:
+        """The headers of the entry. A variable may have made one of them useless."""
+        given = without_null(self.config.headers)
+        for name, value in given.items():
+            if not value:
+                log.warning("%s: header '%s' is empty", self.config.url, name)
+            elif not _HEADER.fullmatch(f"{name}: {value}"):
+                text = f"header '{name}' is cut off or not valid: check its variable"
+                raise ToolError(f"{self.config.url}: {text}")
+        return httpx2.Headers(given)
 
     async def _check_host(self, request: httpx2.Request) -> None:
         # The headers may be secret, so no redirect may take them to another host or
@@ -2327,7 +2348,7 @@ class RemoteServer(Transport):
             await self._is_ready.wait()
         message = item.message
         headers: JSON = getattr(item.metadata, "headers", None) or {}
-        parts: JSON = {"headers": headers, "content": dump_message(message)}
+        parts = {"headers": headers, "content": dump_message(message)}
         exchange = _Exchange("POST", parts)
         if isinstance(message, types.JSONRPCRequest) and not self._is_sse:
             exchange.awaited = str(message.id)
@@ -2347,7 +2368,7 @@ class RemoteServer(Transport):
         """Read the messages that belong to no request of ours.
 
         A server of Streamable HTTP may have no stream of them, and refuse the GET. It is
-        asked again after `RETRY_LIMIT`.
+        asked again after `RETRY_PAUSE`.
         """
         with self._listening:
             if self._is_sse:
@@ -2358,7 +2379,7 @@ class RemoteServer(Transport):
             while SESSION_ID in self._http.headers:
                 with suppress(ToolError):
                     await self._follow(_Exchange("GET"))
-                await anyio.sleep(RETRY_LIMIT)
+                await anyio.sleep(RETRY_PAUSE)
 
     async def _listen_sse(self) -> None:
         """Read the one stream in which every message of an SSE server comes."""
@@ -2391,19 +2412,12 @@ class RemoteServer(Transport):
     async def _follow(self, exchange: _Exchange) -> None:
         """Make a request, and ask for its event stream again until its answer has come.
 
-        The pause is the server's `retry`, and doubles while the stream ends at once.
+        The pause is the server's `retry`.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
         """
-        pause = 0.0
-        began = anyio.current_time()
         while not await self._fetch(exchange):
-            # A stream that was open for long has not ended at once.
-            lasted = anyio.current_time() - began
-            pause = max(exchange.retry, 0.01, 2 * pause - lasted)
-            pause = min(pause, RETRY_LIMIT)
-            await anyio.sleep(pause)
-            began = anyio.current_time()
+            await anyio.sleep(exchange.retry)
             exchange.method = "GET"
             exchange.parts = {}
             if exchange.last_id:
@@ -2419,6 +2433,8 @@ class RemoteServer(Transport):
         stream = self._http.stream(exchange.method, self._endpoint, **exchange.parts)
         try:
             async with stream as response:
+                # A GET that fails later does not change this.
+                exchange.is_accepted |= response.is_success
                 if response.headers.get(SESSION_ID):
                     self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
                 if response.is_success and not is_read:
@@ -2428,11 +2444,11 @@ class RemoteServer(Transport):
                     if await self._receive(event, exchange):
                         return True
         except Exception as error:  # noqa: BLE001
-            raise ToolError(f"{self.config.url}: {explain(error)}") from None
+            raise self._error(error, exchange) from None
         # Without the id of an event, the rest of an answer cannot be asked for.
         is_cut_off = exchange.awaited and not exchange.last_id
         if is_cut_off or not response.is_success:
-            raise self._failure(response, exchange.last_data)
+            raise self._failure(response, exchange)
         return False
 
     async def _receive(
@@ -2452,21 +2468,30 @@ class RemoteServer(Transport):
             await self._writer.send(SessionMessage(message))
         return isinstance(message, Answer) and str(message.id) == exchange.awaited
 
-    def _failure(self, response: httpx2.Response, body: str) -> ToolError:
+    def _error(self, error: Exception, exchange: _Exchange) -> ToolError:
+        """The reason why a request or its response broke off."""
+        told = explain(error)
+        if "certificate" in told.lower():
+            told += " (add its authority to a file that SSL_CERT_FILE names)"
+        broken = httpx2.ReadError, httpx2.RemoteProtocolError
+        is_uncertain = exchange.is_accepted or isinstance(error, broken)
+        kind = Unanswered if is_uncertain else ToolError
+        return kind(f"{self.config.url}: {told}")
+
+    def _failure(self, response: httpx2.Response, exchange: _Exchange) -> ToolError:
         """The reason why a request was not answered, and what to do about it."""
         status = response.status_code
         # The mask comes before the cut, because the beginning of a secret may be too
         # short to be known.
-        told = " ".join(self.shared.secrets.mask(body).split())[:300]
-        text = f"{self.config.url}: HTTP {status}, no valid MCP answer: {told} "
-        text += "(check `headers`, and the path in `url`, which often is /mcp)"
-        sent = response.request
-        has_session = sent.method == "POST" and SESSION_ID in sent.headers
-        if has_session and status in (400, 404, 410):
-            # The server does not accept the session, and so it has executed nothing. An
-            # error of the tool would be an answer to the request.
-            return NotDelivered(text)
-        return ToolError(text)
+        told = " ".join(self.shared.secrets.mask(exchange.last_data).split())[:300]
+        text = f"{self.config.url}: HTTP {status}, no valid MCP answer: {told or '-'}"
+        if not self._is_ready.is_set():
+            text += " (check `headers`, and the path in `url`, which often is /mcp)"
+        if exchange.is_accepted or status >= 500:
+            return Unanswered(text)
+        # So a session is refused, unless a listing works in it. An error of the tool
+        # would be an answer to the request.
+        return NotDelivered(text) if status in (400, 404, 410) else ToolError(text)
 
 
 async def _check_redirect(response: httpx2.Response) -> None:
@@ -2475,6 +2500,22 @@ async def _check_redirect(response: httpx2.Response) -> None:
         target = response.url.join(response.headers.get("location", ""))
         how = f"write {target} in `url`"
         raise httpx2.RequestError(f"HTTP {response.status_code}, a redirect: {how}")
+
+
+def make_ssl_context() -> ssl.SSLContext:
+    """The certificates of the system, or of SSL_CERT_FILE or SSL_CERT_DIR, and more.
+
+    Companies set NODE_EXTRA_CA_CERTS for clients that are written for Node, which warn
+    of a file that they cannot use, and go on.
+    """
+    context = httpx2.create_ssl_context()
+    extra = os.environ.get("NODE_EXTRA_CA_CERTS")
+    if extra:
+        try:
+            context.load_verify_locations(extra)
+        except OSError as error:
+            log.warning("NODE_EXTRA_CA_CERTS cannot be used: '%s': %s", extra, error)
+    return context
 
 
 def find_proxy(url: httpx2.URL) -> str | None:
@@ -2679,7 +2720,8 @@ class _ProxyTransport(httpx2.AsyncBaseTransport):
         # Nobody closes this transport, so it must keep no connection.
         limits = httpx2.Limits(max_keepalive_connections=0)
         proxy = find_proxy(request.url)
-        transport = httpx2.AsyncHTTPTransport(limits=limits, proxy=proxy)
+        verify = make_ssl_context()
+        transport = httpx2.AsyncHTTPTransport(verify, limits=limits, proxy=proxy)
         return await transport.handle_async_request(request)
 
 
