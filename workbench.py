@@ -15,21 +15,21 @@ calls a tool by its full name, `{toolbox}__{server}__{tool}`.
 Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, if it is there.
 """
 
-# The core of this file is complete by itself, and rooms behind it can be deleted: each
-# from its banner to the next, the last to `if __name__`, and with it all lines that end
-# with `# room: ` and its name. Behind each name stand its lines of code.
+# The core of this file is complete by itself. Each room behind it can be deleted, from
+# its banner to the next (the last to `if __name__`), with the lines elsewhere that are
+# marked with its name in a comment at their end. Numbers are lines of code.
 #
-# Core: Secrets (69), Configuration (229), Workbench (246), MCP server (130),
-# Messages (44), Connections (276), Processes (98), Serving (172). A call comes in through
+# Core: Secrets (69), Configuration (228), Workbench (246), MCP server (130),
+# Messages (45), Connections (278), Processes (98), Serving (175). A call comes in through
 # `stdio_streams`, and passes `use_tool`, `DownstreamServer.call`, `Connection.call` and
 # `ServerProcess._send`; its answer returns through `ServerProcess._messages`.
-# Remote servers (198): a `url`. `is_forgetful` and `Unanswered` are for it alone.
-# Sign-in (170): `--login`, and its tokens; `Secrets.learn` is for it alone.
-# Short answers (66): limits for what `open_toolbox` answers.
-# Other clients' files (169): `mcpServers`, other keys, TOML; `FOREIGN`, `LANGUAGES`.
-# Reports (114): `--check` and `--call`; `find_idle_patterns` returns its texts.
-# Built-in toolbox (90): `--toolbox`, and the demo; `DEFAULT` is for it alone.
-# uv (18) and Windows (27): what these two do otherwise; `ServerProcess.start`.
+# Remote servers (221): a `url`. Only for them: `is_forgetful`, `Unanswered`.
+# Sign-in (171): `--login`, for remote servers. Only for it: `Secrets.learn`.
+# Short answers (79): without them, an answer of `open_toolbox` may be very long.
+# Other clients' files (170): `mcpServers`, other keys, TOML. Only for it: `LANGUAGES`.
+# Reports (114): `--check` and `--call`.
+# Built-in toolbox (90): `--toolbox`, and the demo where there is no file.
+# uv (18): `python` in an entry is a person's own. Windows (27): children end, too.
 
 # The protocol has two eras. Up to 2025-11-25, a client begins with `initialize`, and a
 # server may ask the client and log at any time. From 2026-07-28 on, a client begins
@@ -57,7 +57,7 @@ import queue
 import re
 import signal
 import sys
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -494,7 +494,7 @@ class ConfigReader:
         given = {FIELDS[key] for key in entry.keys() & FIELDS if entry[key]}
         starts = [key for key in KINDS if key in given]
         if len(starts) != 1:
-            found = " and ".join(starts) or "neither"
+            found = " and ".join(starts) or "none"
             if unknown:
                 found += f"; unknown keys: {unknown}"
             reader.report(
@@ -569,17 +569,15 @@ def find_config(argument: Path | str | None, secrets: Secrets) -> WorkbenchConfi
     given = argument or os.environ.get("WORKBENCH_CONFIG")
     path = os.path.expanduser(str(given or "workbench-config.json"))
     if not given and not os.path.exists(path):
-        how = (
-            "give a file as argument, in WORKBENCH_CONFIG, or as workbench-config.json"
-        )
-        return parse_config(DEFAULT, f"no file of yours: {how}", secrets)
-    language, decode = LANGUAGES.get(Path(path).suffix, LANGUAGES[""])
+        how = "give one as argument, in WORKBENCH_CONFIG, or as ./workbench-config.json"
+        return parse_config(DEFAULT, f"no file ({how})", secrets)
+    language, parse = LANGUAGES.get(Path(path).suffix, LANGUAGES[""])
     try:
         path = os.path.abspath(path)
         text = Path(path).read_text(encoding="utf-8-sig")
         if not text.strip():
             raise ValueError("the file is empty")
-        data = decode(text)
+        data = parse(text)
         # Halves of surrogate pairs, which cannot be sent, are an error here.
         json.dumps(data, ensure_ascii=False).encode()
     except OSError as error:
@@ -1119,7 +1117,7 @@ def instructions(config: WorkbenchConfig) -> str:
     https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#initialization
     """
     if not config.toolboxes:
-        return f"No toolboxes configured. Add them to 'toolboxes' in {config.source}."
+        return f"No toolboxes configured. Add them to 'toolboxes': {config.source}"
     # Codex shows its model the first 250 characters of the first line alone.
     how = "Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools."
     names = ", ".join(config.toolboxes)
@@ -1281,7 +1279,7 @@ async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[
 # - `transmit` sends one message. For a request, `transmit` may return before the answer
 #   has come (over pipes and SSE), or after that (over Streamable HTTP). For a request
 #   that failed, `transmit` raises `NotDelivered` if the server has not executed it
-#   (see `_judge`), `Unanswered` if the server may have, and otherwise `ToolError`.
+#   (see `_may_be_executed`), `Unanswered` if the server may have, and otherwise `ToolError`.
 # - `messages` are the server's, the answers to requests included. At their end, the
 #   session fails the open requests.
 # - `on_closed` is called with a reason before the messages end. From then on, as after
@@ -1675,33 +1673,22 @@ class Connection:
         with suppress(Exception):
             await self.session.send_notification(types.RootsListChangedNotification())
 
-    async def _judge(self, error: Exception) -> None:
-        """Judge what a call that failed tells of the connection, and of the call.
+    async def _may_be_executed(self, error: Exception) -> bool:
+        """Whether the server may have executed a call that failed with this error.
 
-        Raises `ToolError` if the server may have executed the call.
-
-        A remote server that was restarted may refuse the old session with any error,
-        and so may a tool that refuses every call. A listing decides. If it is refused
-        as well, the session is lost, and the call was not executed. If it works, or
-        fails in another way, the call may have been executed, because some frameworks
-        answer a tool's exception with HTTP 404.
+        A remote server that was restarted refuses its old sessions, often with HTTP 404,
+        but some frameworks answer a tool's exception so, after its execution. A listing
+        decides: if it is refused as well, the session is lost.
         """
-        told = explain(error)
-        is_uncertain = isinstance(error, Unanswered | ValidationError)
-        if self.transport_class.is_forgetful:
-            self._request_listing()
-            if isinstance(error, NotDelivered):
-                await self._until_listed()
-                is_uncertain = not self._is_forgotten
+        if isinstance(error, NotDelivered):
+            await self._until_listed()
+            return self.transport_class.is_forgetful and not self._is_forgotten
         if isinstance(error, MCPError):
-            is_uncertain = error.message == NOT_VALID
             # A server may use this code itself, and live on.
             is_closed = error.code == types.CONNECTION_CLOSED
-            if is_closed and self.state is not State.UP:
-                told = f"the server {self.why_not_up()}"
-                is_uncertain = True
-        if is_uncertain:
-            raise ToolError(f"{told}; {EXECUTED}") from None
+            is_closed = is_closed and self.state is not State.UP
+            return is_closed or error.message == NOT_VALID
+        return isinstance(error, Unanswered | ValidationError)
 
     async def call(self, params: JSON, on_progress: OnProgress) -> JSON:
         """Send `tools/call` with these wire parameters, and return the wire result.
@@ -1726,8 +1713,14 @@ class Connection:
                 types.CallToolResult.model_validate(result, by_name=False)
                 return result
         except (ToolError, MCPError, ValidationError) as error:
-            await self._judge(error)
-            raise
+            if self.transport_class.is_forgetful:
+                self._request_listing()
+            if not await self._may_be_executed(error):
+                raise
+            told = explain(error)
+            if self.state is not State.UP and isinstance(error, MCPError):
+                told = f"the server {self.why_not_up()}"
+            raise ToolError(f"{told}; {EXECUTED}") from None
         finally:
             self._in_flight -= 1
             self._notify()
@@ -2566,7 +2559,8 @@ def find_in_headers(headers: JSON) -> list[str]:
     return with_parts([*without_null(headers).values()])
 
 
-FIELDS |= {"url": "url", "headers": "headers", "transport": "transport"}
+FIELDS |= {"url": "url", "headers": "headers"}
+FIELDS |= {"transport": "transport", "type": "transport"}
 SECRETS_OF |= {"url": lambda url: find_in_urls([url]), "headers": find_in_headers}
 KINDS["url"] = RemoteConfig
 TRANSPORTS[RemoteConfig] = RemoteServer
@@ -2849,6 +2843,8 @@ MODES["login"] = Mode(
 # How an answer of `open_toolbox` is brought within its limit, which a model's context
 # can hold. Without this room, an answer is whole, however long.
 
+from collections import defaultdict
+
 ANSWER_LIMIT = 12_000  # characters of an answer of `open_toolbox`
 PART_LIMIT = 20_000  # characters of an answer for a part of a toolbox
 TEXT_LIMIT = 2_000  # characters of a server's instructions; clients cut there as well
@@ -2972,7 +2968,6 @@ FIELDS |= {
     "working_directory": "cwd",
     "serverUrl": "url",
     "httpUrl": "url",
-    "type": "transport",
     "includeTools": "tool_filters",
     "enabled_tools": "tool_filters",
     "tools": "tool_filters",
@@ -3223,7 +3218,7 @@ async def check(
             workbench.servers_of(name)
         servers = workbench.open_servers()
         if not servers:
-            print(f"No server is configured in {config.source}.")
+            print(f"No server is configured: {config.source}")
             return 1
         width = max(map(len, map(_short_name, servers)))
         checks = [_check_server(workbench, s, width, is_verbose) for s in servers]
