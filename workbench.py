@@ -24,7 +24,7 @@ Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, if it is there.
 # `stdio_streams`, and passes `use_tool`, `DownstreamServer.call`, `Connection.call` and
 # `ServerProcess._send`; its answer returns through `ServerProcess._messages`.
 # Remote servers (221): a `url`. Only for them: `is_forgetful`, `Unanswered`.
-# Sign-in (171): `--login`, for remote servers. Only for it: `Secrets.learn`.
+# Sign-in (194): `--login`, for remote servers. Only for it: `Secrets.learn`.
 # Short answers (79): without them, an answer of `open_toolbox` may be very long.
 # Other clients' files (170): `mcpServers`, other keys, TOML. Only for it: `LANGUAGES`.
 # Reports (114): `--check` and `--call`.
@@ -2577,6 +2577,7 @@ import hashlib
 import subprocess
 import tempfile
 import webbrowser
+from contextlib import ExitStack, aclosing
 from typing import IO
 
 from mcp.client.auth import OAuthClientProvider
@@ -2585,6 +2586,9 @@ from pydantic import AnyUrl
 
 TOKEN_TIMEOUT = 20.0  # seconds for a request to an authorization server
 LOGIN_TIMEOUT = 300.0  # seconds for a person to sign in
+# The errors by which an authorization server ends a sign-in. Any other error may pass,
+# such as that of a gateway.
+_FINAL_ERRORS = ("invalid_grant", "invalid_client", "unauthorized_client")
 
 
 class SignIn(httpx2.Auth):
@@ -2631,68 +2635,75 @@ class SignIn(httpx2.Auth):
         generator yields, and `yield` returns the response.
         https://www.rfc-editor.org/rfc/rfc9110#section-15.5.2
         """
+        headers = request.headers
         stored = self.load()
         if stored:
-            request.headers["authorization"] = f"Bearer {stored['access_token']}"
+            headers["authorization"] = f"Bearer {stored['access_token']}"
         response = yield request
-        if response.status_code != 401:
-            return
-        # A session is deleted while the program ends, which could lose new tokens.
-        if stored and request.method != "DELETE":
+        # Some servers refuse each GET that only listens, and would have the tokens
+        # refreshed each minute. A session is deleted while the program ends, which could
+        # lose new tokens.
+        is_needed = SESSION_ID not in headers or "last-event-id" in headers
+        is_needed = is_needed or request.method == "POST"
+        if response.status_code == 401 and is_needed and stored.get("refresh_token"):
             # The body of the refusal may never end.
             await _drop_body(response)
             stored = await self._renew(stored)
             if stored:
-                request.headers["authorization"] = f"Bearer {stored['access_token']}"
+                headers["authorization"] = f"Bearer {stored['access_token']}"
                 response = yield request
-                if response.status_code != 401:
-                    return
-        raise ToolError(f"HTTP 401: {self._hint}")
+        if response.status_code == 401:
+            raise ToolError(f"HTTP 401: {self._hint}")
 
     async def _renew(self, refused: JSON) -> JSON:
         """The sign-in after its access token was refused; empty if it is over.
 
         One process at a time refreshes the tokens, because a refresh token that is used
-        twice may count as stolen, and end the sign-in.
+        twice may count as stolen, and end the sign-in. Raises `ToolError` if no new
+        tokens came, because a later refresh may succeed.
         """
         with open(self._path.with_suffix(".lock"), "ab") as file:  # noqa: ASYNC230
-            await _lock(file)
-            # Another process may have refreshed the tokens while this one waited.
-            stored = self.load()
-            if stored != refused:
-                return stored
-            # A refresh is not cancelled with the call that needs it, because the answer
-            # has the only refresh token that is valid from then on.
-            with anyio.CancelScope(shield=True):
-                renewed = await self._refresh(stored)
-            # During the refresh, a person may have signed in anew, or out.
-            if self.load() == stored:
-                self.save(renewed)
-            # Reading the new tokens has them masked, before anything can tell them.
-            return self.load()
+            is_first = _lock(file)
+            # Without a limit, a process that was stopped in its refresh would have all
+            # others wait until it goes on.
+            with anyio.move_on_after(TOKEN_TIMEOUT):
+                while not is_first and not _lock(file):
+                    await anyio.sleep(0.05)
+            # A caller that has waited begins no refresh. Behind one that got no answer,
+            # the callers would fail one after another, each after `TOKEN_TIMEOUT`.
+            if is_first and self.load() == refused:
+                # A refresh is not cancelled with the call that needs it, because the
+                # answer has the only refresh token that is valid from then on.
+                with anyio.CancelScope(shield=True):
+                    renewed = await self._refresh(refused)
+                # During the refresh, a person may have signed in anew, or out.
+                if self.load() == refused:
+                    self.save(renewed)
+        # Reading the new tokens has them masked, before anything can tell them.
+        stored = self.load()
+        if stored == refused:
+            url = stored["token_url"]
+            raise ToolError(f"no new tokens came from {url}, try again later")
+        return stored
 
     async def _refresh(self, stored: JSON) -> JSON:
-        """The sign-in with new tokens; empty if the authorization server refuses.
-
-        Raises `ToolError` for any other failure, because a later refresh may succeed.
-        """
-        url = stored["token_url"]
+        """The sign-in with new tokens; empty if it is over, unchanged if none came."""
         form = stored["form"] | {"refresh_token": stored["refresh_token"]}
         sent: JSON = {"data": form, "headers": stored["headers"]}
+        request = httpx2.Request("POST", stored["token_url"], **sent)
+        body = b""
         with anyio.move_on_after(TOKEN_TIMEOUT), suppress(httpx2.HTTPError):
-            http = httpx2.AsyncClient(transport=_ProxyTransport(), timeout=None)
-            async with http, http.stream("POST", url, **sent) as response:
+            async with aclosing(await _get_answer(request)) as response:
                 # A body may never end, so no more of it is read.
                 body = await anext(response.aiter_bytes(LINE_LIMIT), b"")
-            with suppress(ValidationError):
-                tokens = auth.OAuthToken.model_validate_json(body)
-                # Without a new refresh token, the old one stays valid.
-                return stored | tokens.model_dump(exclude_none=True)
-            # Some servers refuse with status 200. 429 is for too many requests.
-            is_final = response.status_code < 500 and response.status_code != 429
-            if is_final and b'"error"' in body:
+        with suppress(ValidationError):
+            tokens = auth.OAuthToken.model_validate_json(body)
+            # Without a new refresh token, the old one stays valid.
+            return stored | tokens.model_dump(exclude_none=True)
+        with suppress(ValueError, AttributeError):
+            if from_json(body).get("error") in _FINAL_ERRORS:
                 return {}
-        raise ToolError(f"no new tokens came from {url}, try again later")
+        return stored
 
 
 def add_sign_in(client: httpx2.AsyncClient, url: str, secrets: Secrets) -> None:
@@ -2707,43 +2718,44 @@ async def _drop_body(response: Any) -> None:
     response.stream = httpx2.ByteStream(b"")
 
 
-class _ProxyTransport(httpx2.AsyncBaseTransport):
-    """A transport that uses, for each request, the proxy of `find_proxy` for its URL."""
+async def _get_answer(request: httpx2.Request) -> httpx2.Response:
+    """Send a request through the proxy for its URL. The body is left to the caller."""
+    # Nobody closes the client, so it must keep no connection.
+    limits = httpx2.Limits(max_keepalive_connections=0)
+    proxy = find_proxy(request.url)
+    verify = make_ssl_context()
+    transport = httpx2.AsyncHTTPTransport(verify, limits=limits, proxy=proxy)
+    http = httpx2.AsyncClient(transport=transport, timeout=None)
+    with anyio.move_on_after(TOKEN_TIMEOUT):
+        return await http.send(request, stream=True)
+    raise httpx2.ReadTimeout(f"no answer came from {request.url}")
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        # Nobody closes this transport, so it must keep no connection.
-        limits = httpx2.Limits(max_keepalive_connections=0)
-        proxy = find_proxy(request.url)
-        verify = make_ssl_context()
-        transport = httpx2.AsyncHTTPTransport(verify, limits=limits, proxy=proxy)
-        return await transport.handle_async_request(request)
 
+def _lock(file: IO[bytes]) -> bool:
+    """Lock a file until it is closed. Returns False if somebody else has locked it."""
+    with suppress(OSError if sys.platform == "win32" else BlockingIOError):
+        if sys.platform == "win32":
+            import msvcrt
 
-async def _lock(file: IO[bytes]) -> None:
-    """Lock a file until it is closed, as soon as no other process has locked it."""
-    while True:
-        with suppress(OSError if sys.platform == "win32" else BlockingIOError):
-            if sys.platform == "win32":
-                import msvcrt
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
 
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        await anyio.sleep(0.05)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 class Login:
     """One sign-in in a browser, which comes back to a port of this machine.
 
     The SDK's `OAuthClientProvider` knows the protocol. A `Login` is its storage, which
-    keeps nothing, and its way to the browser and back.
+    keeps nothing, its way to the servers, and its way to the browser and back.
     """
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._state = ""  # which the browser has to bring back
         self._returned: asyncio.Queue[JSON] = asyncio.Queue()
 
     async def _forget(self, *_: object) -> None:
@@ -2753,25 +2765,16 @@ class Login:
 
     async def run(self) -> JSON:
         """Sign in, and return what a `SignIn` stores. Raises whatever prevents that."""
-        listener = await asyncio.start_server(self._take, "127.0.0.1", 0)
-        port = listener.sockets[0].getsockname()[1]
-        metadata = auth.OAuthClientMetadata(
-            client_name="MCP Workbench",
-            redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}/callback")],
-            token_endpoint_auth_method="none",
-        )
-        provider = OAuthClientProvider(
-            self._url, metadata, cast(Any, self), self._show, self._wait
-        )
-        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-        http = httpx2.AsyncClient(transport=_ProxyTransport(), auth=provider)
-        http.timeout = httpx2.Timeout(TOKEN_TIMEOUT)
-        http.event_hooks = {"response": [self._refuse]}
-        try:
-            async with http:
-                await http.post(self._url, headers=HEADERS, json=ping)
-        finally:
-            listener.close()
+        port = 0
+        with ExitStack() as stack:
+            # A browser may take `localhost` for either address.
+            for host in ("127.0.0.1", "::1"):
+                # Some machines have no IPv6.
+                with suppress(OSError):
+                    listener = await asyncio.start_server(self._take, host, port)
+                    stack.callback(listener.close)
+                    port = listener.sockets[0].getsockname()[1]
+            provider = await self._sign_in(f"http://localhost:{port}/callback")
         context = cast(Any, provider.context)
         # What a refresh sends, but for the refresh token.
         client_id = context.client_info.client_id
@@ -2780,33 +2783,60 @@ class Login:
             form["resource"] = context.get_resource_url()
         form, headers = context.prepare_token_auth(form, {})
         stored: JSON = context.current_tokens.model_dump()
-        token_url = provider._get_token_endpoint()
-        return stored | {"token_url": token_url, "form": form, "headers": headers}
+        stored["url"] = self._url.partition("?")[0]  # for a person who looks for it
+        stored["token_url"] = provider._get_token_endpoint()
+        return stored | {"form": form, "headers": headers}
 
-    async def _refuse(self, response: Any) -> None:
-        """Have the provider sign in. Some servers answer 401 only to a tool's call."""
-        if response.request.url == self._url:
+    async def _sign_in(self, callback: str) -> OAuthClientProvider:
+        """Send what the SDK wants to be sent, until it has tokens."""
+        metadata = auth.OAuthClientMetadata(
+            client_name="MCP Workbench",
+            redirect_uris=[AnyUrl(callback)],
+            token_endpoint_auth_method="none",
+        )
+        provider = OAuthClientProvider(
+            self._url, metadata, cast(Any, self), self._show, self._wait
+        )
+        context = provider.context
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        request = httpx2.Request("POST", self._url, headers=HEADERS, json=ping)
+        async with aclosing(provider.async_auth_flow(request)) as flow:
+            response = await _get_answer(await anext(flow))
+            is_asked = response.status_code == 401
+            # Some servers answer 401 only to a tool's call.
             response.status_code = 401
-            await _drop_body(response)
+            while True:
+                # The SDK's errors would tell the body of a failure, and tokens in it.
+                if not response.is_success:
+                    await _drop_body(response)
+                request = await flow.asend(response)
+                if context.current_tokens:
+                    return provider
+                found = context.oauth_metadata or context.protected_resource_metadata
+                # The SDK would register this program even where it found no metadata.
+                if request.method == "POST" and not is_asked and not found:
+                    raise ToolError(f"{self._url} asks for no sign-in")
+                response = await _get_answer(request)
 
     async def _show(self, url: str) -> None:
+        self._state = httpx2.URL(url).params["state"]
         print(f"Sign in at this address, if your browser does not show it yet:\n{url}")
         # A browser within the terminal blocks until it is closed.
         asyncio.get_running_loop().run_in_executor(None, webbrowser.open, url)
 
     async def _take(self, reader: asyncio.StreamReader, writer: Any) -> None:
-        """Take what the authorization server sends through the browser."""
+        """Take what comes through the browser, and answer it."""
         head = await reader.readuntil(b"\r\n\r\n")
-        query = dict(httpx2.URL(head.split()[1].decode()).params)
-        # Browsers ask for an icon as well.
-        if query.keys() & {"code", "error"}:
-            self._returned.put_nowait(query)
+        self._returned.put_nowait(dict(httpx2.URL(head.split()[1].decode()).params))
         text = b"Close this page. The terminal says whether you are signed in."
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + text)
         writer.close()
 
     async def _wait(self) -> auth.AuthorizationCodeResult:
-        query = await self._returned.get()
+        query: JSON = {}
+        # Any page can have the browser come here, but only the server knows the state.
+        while query.get("state") != self._state:
+            query = await self._returned.get()
         if "error" in query:
             raise ToolError(query.get("error_description") or query["error"])
         return auth.AuthorizationCodeResult.model_validate(query)
@@ -2814,6 +2844,7 @@ class Login:
 
 async def log_in(url: str, secrets: Secrets) -> int:
     """Have a person sign in to a remote server. Returns the exit status."""
+    secrets.add(find_in_urls([url]))
     failed = f"Not signed in to {url}: "
     outcome = f"{failed}stopped, or not done within {LOGIN_TIMEOUT:g} seconds"
     status = 1
@@ -2823,12 +2854,12 @@ async def log_in(url: str, secrets: Secrets) -> int:
             outcome = f"Signed in to {url}"
             status = 0
     except Exception as error:  # noqa: BLE001
-        # Further lines of the SDK's errors may show tokens. `mask` takes control
-        # characters out, which a server may have sent to the terminal.
-        outcome = failed + secrets.mask(explain(error)).splitlines()[0]
+        # Further lines of the SDK's errors may show tokens.
+        outcome = failed + explain(error).splitlines()[0].rstrip(":")
     finally:
-        # Ctrl-C cancels this task, which passes here as well.
-        print(outcome)
+        # Ctrl-C cancels this task, which passes here as well. `mask` takes control
+        # characters out, which a server may have sent to the terminal.
+        print(secrets.mask(outcome))
     return status
 
 
