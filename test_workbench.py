@@ -2331,10 +2331,14 @@ async def test_it_ends_beside_remote_servers_that_answer_nothing(
 # === Room: Sign-in ====================================================================
 
 
+AUTHORIZATION = ("/.well-known/", "/register", "/authorize", "/token")  # its paths
+
+
 class Guarded(Remote):
     """A remote server that gives tokens; a refresh token that comes twice ends all.
 
-    `paths` has other answers: an HTTP response, or parameters of a redirect.
+    `paths` has other answers: an HTTP response, parameters of a redirect, or None for
+    no answer at all.
     """
 
     def __init__(self) -> None:
@@ -2353,7 +2357,12 @@ class Guarded(Remote):
 
     async def respond(self, head: str, body: bytes, stream: Any) -> bytes:
         url = httpx2.URL(head.split()[1])
-        if url.path == "/mcp":
+        other = self.paths.get(url.path, {})
+        if other is None:
+            await anyio.sleep_forever()
+        if isinstance(other, bytes):
+            return other
+        if not url.path.startswith(AUTHORIZATION):
             token = re.search("(?i)authorization: bearer (.*)\r", head)
             if token and token[1] in self.accepted:
                 return await super().respond(head, body, stream)
@@ -2361,9 +2370,6 @@ class Guarded(Remote):
             stream.write(STREAM.replace(b"200", b"401") + str(self.issued).encode())
             await anyio.sleep_forever()
         given = dict(url.params) | dict(urllib.parse.parse_qsl(body.decode()))
-        other = self.paths.get(url.path, {})
-        if isinstance(other, bytes):
-            return other
         if "/.well-known/" in url.path:
             return response(200, json.dumps(self.metadata()))
         if url.path == "/register":
@@ -2376,13 +2382,13 @@ class Guarded(Remote):
 
     def metadata(self) -> dict[str, Any]:
         origin = self.at("")["url"]
-        about = {"resource": f"{origin}/mcp", "authorization_servers": [origin]}
+        about = {"resource": origin, "authorization_servers": [origin]}
         about |= {"issuer": origin, "token_endpoint": f"{origin}/token"}
         about["registration_endpoint"] = f"{origin}/register"
         return about | {"authorization_endpoint": f"{origin}/authorize"}
 
     async def give_tokens(self, given: dict[str, str]) -> bytes:
-        assert given["client_id"] == "us" and given["resource"].endswith("/mcp")
+        assert given["client_id"] == "us" and given["resource"] == self.at("")["url"]
         if "code_verifier" not in given:
             self.refreshes.append(given["refresh_token"])
             await self.gate.wait()
@@ -2471,14 +2477,25 @@ async def test_one_of_three_refreshes(guarded: Guarded, tmp_path: Path) -> None:
                 guarded.accepted.clear()
 
 
+PASSING = [  # answers to a refresh that end no sign-in
+    response(500),
+    response(429, '{"error": "x"}'),
+    response(404, '{"error": "not_found"}'),
+    response(400, '{"error": "temporarily_unavailable"}'),
+    response(400, '["invalid_grant"]'),
+    response(403, '<p id="error">"error": "invalid_grant"</p>'),
+    b"",
+    STREAM,
+]
+
+
 async def test_no_fault_loses_the_tokens(guarded: Guarded, monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "LINE_LIMIT", LIMIT)
     await log_in(guarded.at()["url"])
     useless = '{"access_token": "refused as well", "token_type": "bearer"}'
     large = response(200, " " * LIMIT + useless)
-    limited = response(429, '{"error": "x"}')
     async with connected(a=guarded.at()) as client:
-        for answer in (response(500), limited, b"", STREAM, large):
+        for answer in (*PASSING, large):
             guarded.accepted.clear()
             guarded.paths["/token"] = answer
             told = await error_of(client, "a", "echo")
@@ -2499,14 +2516,130 @@ async def test_no_fault_loses_the_tokens(guarded: Guarded, monkeypatch: Monkey) 
     assert len(guarded.refreshes) == 2
 
 
-BAD_TOKENS = response(200, '{"accessToken": "sesame-sesame"}')
+FINAL = [(200, "invalid_grant"), (401, "invalid_client"), (503, "unauthorized_client")]
+
+
+@pytest.mark.parametrize("case", FINAL)
+async def test_an_authorization_server_ends_a_sign_in_by_its_error_alone(
+    case: tuple[int, str], guarded: Guarded
+) -> None:
+    assert await log_in(guarded.at()["url"]) == 0
+    guarded.accepted.clear()
+    async with connected(a=guarded.at()) as client:
+        guarded.paths["/token"] = response(case[0], json.dumps({"error": case[1]}))
+        assert "--login" in await error_of(client, "a", "echo")
+        del guarded.paths["/token"]
+        assert "--login" in await error_of(client, "a", "echo")
+    assert not guarded.refreshes
+
+
+async def test_a_sign_in_without_a_refresh_token_ends_with_its_access_token(
+    guarded: Guarded,
+) -> None:
+    guarded.paths["/token"] = response(200, '{"access_token": "short-lived"}')
+    assert await log_in(guarded.at()["url"]) == 0
+    guarded.paths["/token"] = response(400, '{"error": "invalid_request"}')
+    async with connected(a=guarded.at()) as client:
+        assert "--login" in await error_of(client, "a", "echo")
+
+
+async def test_who_waits_for_a_refresh_waits_no_longer_than_one_may_take(
+    guarded: Guarded, tmp_path: Path, monkeypatch: Monkey
+) -> None:
+    """Even if a process was stopped in its refresh, and holds the lock."""
+    monkeypatch.setattr(workbench, "TOKEN_TIMEOUT", 0.5)
+    guarded.gate.clear()
+    for is_stopped in (True, False):
+        await log_in(guarded.at()["url"])
+        [path] = (tmp_path / ".mcp-workbench").glob("*.json")
+        async with connected(a=guarded.at()) as client:
+            assert text(await use(client, "a", "echo")) == "ok"
+            guarded.accepted.clear()
+            with path.with_suffix(".lock").open("ab") as file, anyio.fail_after(1.5):
+                assert not is_stopped or workbench._lock(file)
+                calls = [error_of(client, "a", "echo") for _ in range(4)]
+                for told in await asyncio.gather(*calls):
+                    assert "try again later" in told
+                assert bool(guarded.refreshes) != is_stopped
+
+
+async def test_a_refused_get_that_only_listens_refreshes_nothing(
+    guarded: Guarded, monkeypatch: Monkey
+) -> None:
+    monkeypatch.setattr(workbench, "RETRY_LIMIT", 0.01)
+    guarded.answers["GET"] = response(401)
+    await log_in(guarded.at()["url"])
+    async with connected(a=guarded.at()) as client:
+        assert text(await use(client, "a", "echo")) == "ok"
+        await until(lambda: guarded.calls.count("GET") > 1)
+    assert not guarded.refreshes
+
+
+async def test_a_get_that_brings_answers_refreshes_the_tokens(guarded: Guarded) -> None:
+    async def cut(message: dict[str, Any], stream: Any) -> bytes:
+        guarded.answers["GET"] = STREAM + event({"id": message["id"], "result": {}})
+        guarded.accepted.clear()
+        return STREAM + b"retry: 0\nid: first\ndata:\n\n"
+
+    guarded.answers["cut"] = cut
+    for path, name in (("/sse", "ok"), ("/mcp", "cut")):
+        await log_in(guarded.at(path)["url"])
+        guarded.accepted.clear()
+        async with connected(a=guarded.at(path)) as client:
+            assert not (await use(client, "a", name)).is_error
+    assert len(guarded.refreshes) == 3
+
+
+async def test_a_sign_in_comes_back_to_localhost_with_the_state_that_was_sent(
+    guarded: Guarded, monkeypatch: Monkey
+) -> None:
+    """By either address, and what another page sends there ends nothing."""
+    monkeypatch.setattr(workbench, "LOGIN_TIMEOUT", 10)
+    follow = webbrowser.open
+    answered = []
+    hosts = ["127.0.0.1"]
+    with suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        hosts.append("::1")
+
+    def open_pages(url: str) -> bool:
+        callback = httpx2.URL(httpx2.URL(url).params["redirect_uri"])
+        assert (callback.host, callback.path) == ("localhost", "/callback")
+        for host in hosts:
+            for query in ({}, {"error": "x"}, {"code": "x", "state": "y"}):
+                there = callback.copy_with(host=host, params=query)
+                answered.append(httpx2.get(there, trust_env=False).status_code)
+        return follow(url)
+
+    monkeypatch.setattr(webbrowser, "open", open_pages)
+    assert await log_in(guarded.at()["url"]) == 0
+    assert set(answered) == {200}
+
+
+async def test_a_server_that_asks_for_no_sign_in_is_told_as_that(
+    remote: Remote, guarded: Guarded, capsys: Capture
+) -> None:
+    """Unlike one that answers 401 only to a tool's call."""
+    remote.answers["ping"] = {}
+    url = remote.at()["url"]
+    assert await log_in(url) == 1
+    why = f"Not signed in to {url}: {url} asks for no sign-in\n"
+    assert capsys.readouterr().out == why
+    guarded.paths["/mcp"] = response(200, {"id": 1, "result": {}})
+    assert await log_in(guarded.at()["url"]) == 0
+
+
+SECRET = '{"access_token": "sesame-sesame", "error": "sesame-sesame"}'
 LOGINS = [  # how one fails: the path that answers otherwise, its answer; the reason
-    ("/authorize", {"error": "access_denied"}, "access_denied"),
-    ("/authorize", {"state": "x"}, "State parameter mismatch: "),
-    ("/authorize", response(200, "Who?"), "stopped, or not done within 1 seconds"),
-    ("/register", response(404), "Registration failed: 404"),
-    ("/token", b"", ".*disconnected"),
-    ("/token", BAD_TOKENS, ""),
+    ("/authorize", {"error": "\x1b[1maccess_denied\nat all"}, "access_denied"),
+    ("/authorize", {"state": "x"}, "stopped, or not done within 1 seconds"),
+    ("/register", response(404, SECRET), "Registration failed: 404"),
+    ("/register", response(201, SECRET), "OAuthClientInformationFull is not valid: .*"),
+    ("/register", None, "no answer came from .*/register"),
+    ("/token", b"", ".*disconnected.*"),
+    ("/token", response(400, SECRET), "Token exchange failed \\(400\\)"),
+    ("/token", response(200, SECRET.replace("access_", "")), "Invalid token .*"),
+    ("/token", None, "no answer came from .*/token"),
+    ("/.well-known/oauth-protected-resource/mcp", None, "no answer came from .*/mcp"),
 ]
 
 
@@ -2515,12 +2648,15 @@ async def test_a_sign_in_that_fails_says_why_in_one_sentence(
     case: Any, guarded: Guarded, capsys: Capture, monkeypatch: Monkey
 ) -> None:
     path, guarded.paths[path], why = case
-    if "stopped" in why:
+    if "stopped" in why or "no answer" in why:
         monkeypatch.setattr(workbench, "LOGIN_TIMEOUT", 1)
-    assert await log_in(guarded.at()["url"]) == 1
-    why = f"(?m)^Not signed in to {guarded.at()['url']}: {why}.*\n\\Z"
+        monkeypatch.setattr(workbench, "TOKEN_TIMEOUT", 0.5)
+    url = guarded.at()["url"]
+    assert await log_in(f"{url}?key=sesame-sesame") == 1
     printed = capsys.readouterr().out
-    assert re.search(why, printed) and "sesame" not in printed
+    last = printed.splitlines()[-1]
+    assert re.fullmatch(f"Not signed in to {re.escape(url)}\\?\\*\\*\\*: +{why}", last)
+    assert "sesame" not in printed and "\x1b" not in printed
 
 
 @POSIX
