@@ -2566,7 +2566,7 @@ async def test_who_waits_for_a_refresh_waits_no_longer_than_one_may_take(
 async def test_a_refused_get_that_only_listens_refreshes_nothing(
     guarded: Guarded, monkeypatch: Monkey
 ) -> None:
-    monkeypatch.setattr(workbench, "RETRY_LIMIT", 0.01)
+    monkeypatch.setattr(workbench, "RETRY_PAUSE", 0.01)
     guarded.answers["GET"] = response(401)
     await log_in(guarded.at()["url"])
     async with connected(a=guarded.at()) as client:
