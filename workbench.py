@@ -19,8 +19,8 @@ Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, if it is there.
 # its banner to the next (the last to `if __name__`), with the lines elsewhere that are
 # marked with its name in a comment at their end. Numbers are lines of code.
 #
-# Core: Secrets (69), Configuration (228), Workbench (246), MCP server (130),
-# Messages (45), Connections (278), Processes (98), Serving (175). A call comes in through
+# Core: Secrets (69), Configuration (230), Workbench (246), MCP server (130),
+# Messages (59), Connections (278), Processes (91), Serving (175). A call comes in through
 # `stdio_streams`, and passes `use_tool`, `DownstreamServer.call`, `Connection.call` and
 # `ServerProcess._send`; its answer returns through `ServerProcess._messages`.
 # Remote servers (221): a `url`. Only for them: `is_forgetful`, `Unanswered`.
@@ -380,7 +380,7 @@ class ValueReader:
             log.warning("%s: unknown keys %s, ignored", path, sorted(ignored))
 
     def read(self, path: str, value: Any, kind: type) -> Any:
-        """A text, or a list or object of texts, with its references expanded.
+        """A value of this type: a text, or a list or object of texts, is expanded.
 
         In an object, null stays. A number or boolean in place of a text becomes one.
         """
@@ -397,6 +397,8 @@ class ValueReader:
             for key, each in without_null(value).items():
                 texts[key] = self.read(f"{path}.{key}", each, str)
             return texts
+        if kind is not str:
+            return value
         # Text in `${` that is not closed would be cut off, so it is a problem.
         pattern = "|".join([_VARIABLE, f"(?P<foreign>{'|'.join(FOREIGN)})", r"\$\{"])
         return re.sub(pattern, functools.partial(self._expand, path), value)
@@ -1244,6 +1246,24 @@ def dump_message(message: types.JSONRPCMessage) -> bytes:
     return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
+async def read_messages(
+    stream: asyncio.StreamReader,
+    on_output: Callable[[bytes], None],
+    on_closed: Callable[[str], None],
+) -> Messages:
+    """The messages in the lines of a stream, to its end; other lines are output."""
+    async for line in read_lines(stream, LINE_LIMIT):
+        if len(line) == LINE_LIMIT:
+            # If this line were skipped, a call that it answers would wait for ever.
+            on_closed(f"wrote a message beyond the limit of {LINE_LIMIT >> 20} MiB")
+            return
+        message = read_message(line)
+        if message is None:
+            on_output(line)
+        else:
+            yield SessionMessage(message)
+
+
 async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[bytes]:
     """The lines of a stream, without their ends; at most `limit` bytes of each.
 
@@ -1275,7 +1295,8 @@ async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[
 # A `Transport` carries the messages. The next section has that of a process.
 #
 # - A transport is an async context manager that yields `Streams`. If entering it fails,
-#   the error is the reason why the server is not up.
+#   the error is the reason why the server is not up. Leaving it is shielded, and takes
+#   less than `EXIT_TIMEOUT`.
 # - `transmit` sends one message. For a request, `transmit` may return before the answer
 #   has come (over pipes and SSE), or after that (over Streamable HTTP). For a request
 #   that failed, `transmit` raises `NotDelivered` if the server has not executed it
@@ -1809,17 +1830,9 @@ class ServerProcess(Transport):
 
     async def _messages(self) -> Messages:
         """The messages on stdout, to its end."""
-        async for line in read_lines(self._pipes.stdout, LINE_LIMIT):
-            if len(line) == LINE_LIMIT:
-                # If this line were skipped, a call that it answers would wait for ever.
-                limit = LINE_LIMIT >> 20
-                self.on_closed(f"wrote a message beyond the limit of {limit} MiB")
-                return
-            message = read_message(line)
-            if message is None:
-                self.on_output(line)
-            else:
-                yield SessionMessage(message)
+        stdout = self._pipes.stdout
+        async for message in read_messages(stdout, self.on_output, self.on_closed):
+            yield message
         await asyncio.wait(self._ends, timeout=EXIT_GRACE)
         self.on_closed("closed its stdout")
 
