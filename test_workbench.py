@@ -709,8 +709,25 @@ ${RAW} = ${A} $A \1 }
 ${NO:-${A}} = ${A}
 $ $} $${A} = $ $} $x
 """.strip().splitlines()
-EXPANSIONS += "${} ${a} ${1X} ${A%/} ${A-d} ${A:=d} ${A:+d} ${:-d} ${Ä}".split()
-EXPANSIONS += "${A${A} ${input:A} ${workspaceFolder} ${ENV:A} $MY_TOKEN $A".split()
+EXPANSIONS += [
+    "${}",
+    "${a}",
+    "${1X}",
+    "${A%/}",
+    "${A-d}",
+    "${A:=d}",
+    "${A:+d}",
+    "${:-d}",
+    "${Ä}",
+]
+EXPANSIONS += [
+    "${A${A}",
+    "${input:A}",
+    "${workspaceFolder}",
+    "${ENV:A}",
+    "$MY_TOKEN",
+    "$A",
+]
 
 
 @pytest.mark.parametrize("case", EXPANSIONS)
@@ -894,10 +911,7 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons mus
     "absent": (MISSING, "^cannot start 'no-such-command': .*full path.*`env`.$"),
     "words": ({"command": "npx -y x"}, "'npx -y x': .*one program.*`args`"),
     "blank": ({"command": " "}, "' ': .*one program"),
-    "file": (
-        {"command": "./no"},
-        f"'./no': .*in '{re.escape(os.getcwd())}' .set `cwd`",
-    ),
+    "file": ({"command": "./no", "cwd": "/"}, "'./no': .*in '/' .*`cwd`"),
     "folder": (local() | {"cwd": "/no-such"}, "its `cwd` is no folder: '/no-such'"),
     "done": (local(on={"start": "pass"}), "status 0.*`args`"),
     "kill": (local(on={"start": KILL}), f"status {KILLED}; one.* two"),
@@ -1016,21 +1030,16 @@ async def test_a_name_that_leads_nowhere_is_an_error_that_helps() -> None:
     form = "Use {toolbox}__{server}__{tool}"
     not_found = "Toolbox 'no' not found. Available toolboxes: box, shut"
     async with connected(config=data) as client:
-
-        async def told(**given: str) -> str:
-            result = await client.call_tool("use_tool", given)
-            assert result.is_error
-            return text(result)
-
-        missing = await error_of(client, "c", "echo")
-        assert f"'box__c__echo'. {form}; its servers are archive, b" in missing
-        missing = await error_of(client, "archive", "ecoh")
-        assert "has no tool 'ecoh', nearest: 'box__archive__echo'" in missing
-        assert form in await error_of(client, "a", "")
-        another = await told(tool_name="shut__b__echo", toolbox_name="box")
-        assert "toolbox 'box' matches 'shut__b__echo'" in another
-        assert (await told(tool_name="no__b__echo")).endswith(f": {not_found}")
-        assert form in await told(tool_name="box__echo")
+        for name, told in (
+            ("box__c__echo", f"'box__c__echo'. {form}; its servers are archive, b"),
+            ("box__archive__ecoh", "no tool 'ecoh', nearest: 'box__archive__echo'"),
+            ("box__echo", form),
+            ("shut__b__echo", "of toolbox 'box' matches 'shut__b__echo'"),
+        ):
+            result = await client.call_tool("use_tool", BOX | {"tool_name": name})
+            assert result.is_error and told in text(result)
+        result = await client.call_tool("use_tool", {"tool_name": "no__b__echo"})
+        assert result.is_error and text(result).endswith(f": {not_found}")
         result = await client.call_tool("open_toolbox", {"toolbox_name": "no"})
         assert result.is_error and text(result) == not_found
         # The tool's name begins with the toolbox, so nobody has to type it again.
@@ -1456,6 +1465,19 @@ async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> Non
         assert told == "\ufffd.\t\ufffd"
 
 
+async def test_cancelled_calls_are_cancelled_downstream(notes: Path) -> None:
+    async with connected(a=local(notes=notes)) as client:
+        async with anyio.create_task_group() as calls:
+            for _ in range(20):
+                calls.start_soon(use, client, "a", "wait")
+            await until(lambda: notes.read_text().count("waiting") == 20)
+            calls.cancel_scope.cancel()
+        await until(lambda: notes.read_text().count("cancelled") == 20)
+        assert [await pid_of(client, "a")] == noted_pids(notes)
+    for number in re.findall("waiting-(.*)", notes.read_text()):
+        assert f"cancelled-{number}\n" in notes.read_text()
+
+
 async def test_progress_comes_in_order_to_its_caller() -> None:
     told = [{"progress": number, "message": f"{number}"} for number in range(1, 101)]
     messages = [{"method": "notifications/progress", "params": each} for each in told]
@@ -1663,7 +1685,6 @@ def test_a_person_at_a_terminal_is_told_what_it_waits_for(tmp_path: Path) -> Non
 
 @POSIX
 def test_pipes_that_may_not_block_and_nohup_lose_no_answer(tmp_path: Path) -> None:
-    """A write ends early where it may not block, or if the process is stopped."""
     (stdin, writing), (reading, stdout) = os.pipe(), os.pipe()
     os.set_blocking(stdin, False)
     os.set_blocking(stdout, False)
@@ -1677,14 +1698,7 @@ def test_pipes_that_may_not_block_and_nohup_lose_no_answer(tmp_path: Path) -> No
         wire.process.stdin = os.fdopen(writing, "wb")
         wire.process.stdout = os.fdopen(reading, "rb")
         wire.initialize().end("SIGHUP")
-        call = wire.begin_use("big")
-        # There is more than a pipe holds, so the write has begun, and waits.
-        wire.process.stdout.peek()
-        wire.process.send_signal(signal.SIGSTOP)
-        os.waitpid(wire.process.pid, os.WUNTRACED)  # until it is stopped
-        wire.process.send_signal(signal.SIGCONT)
-        line = wire.process.stdout.readline()
-        assert json.loads(line)["id"] == call and len(line) > 1_000_000
+        assert len(wire.use("big")) == 1_000_000  # more than a pipe holds
         wire.end("end of stdin")
         assert wire.status() == 0
 
@@ -1924,6 +1938,7 @@ SECRETS += [
     ({"url": "http://u:pass/word@h/"}, "u:pass/word pass/word"),
     ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
     ({"url": "http://h/api/abcdefgh.1234567/mcp"}, "abcdefgh.1234567"),
+    ({"url": "user:pass.wd@h/mcp?key=secret.01"}, "pass.wd secret.01"),
 ]
 
 
@@ -2077,29 +2092,23 @@ async def test_streams_are_heard_while_they_are_open(remote: Remote, log: Logs) 
         await until(lambda: received in log.messages)
 
 
-async def test_cancelled_calls_leave_nothing(remote: Remote, notes: Path) -> None:
+async def test_cancelled_requests_leave_nothing(remote: Remote) -> None:
     """Nor do calls whose stream ends: they fail."""
-    servers = {"mcp": remote.at(), "sse": remote.at("/sse"), "a": local(notes=notes)}
-    async with connected(**servers) as client:
+    async with connected(mcp=remote.at(), sse=remote.at("/sse")) as client:
         await open_box(client)
         async with anyio.create_task_group() as calls:
-            for name in ["mcp"] * 50 + ["sse"] * 10 + ["a"] * 20:
+            for name in ["mcp"] * 50 + ["sse"] * 10:
                 calls.start_soon(use, client, name, "wait")
             await until(lambda: remote.calls.count("wait") == 60, 20)
-            await until(lambda: notes.read_text().count("waiting") == 20)
             assert text(await use(client, "mcp", "ok")) == "ok"
             calls.cancel_scope.cancel()
         await until(lambda: remote.connections == 1, 20)  # with the stream of `sse`
-        await until(lambda: notes.read_text().count("cancelled") == 20)
-        assert [await pid_of(client, "a")] == noted_pids(notes)
         await until(lambda: remote.calls.count("notifications/cancelled") == 60)
         calling = asyncio.ensure_future(error_of(client, "sse", "wait"))
         await until(lambda: remote.calls.count("wait") == 61)
         remote.stream.close()
         assert await calling and text(await use(client, "sse", "ok")) == "ok"
         assert text(await use(client, "mcp", "ok")) == "ok"
-    for number in re.findall("waiting-(.*)", notes.read_text()):
-        assert f"cancelled-{number}\n" in notes.read_text()
 
 
 async def test_a_remote_server_without_tools_keeps_its_session(remote: Remote) -> None:
@@ -2950,26 +2959,83 @@ def test_a_file_is_served_as_its_client_means_it(
 
 # The keys of a server in the schemas of twelve clients: those that are honoured, or that
 # mean nothing here, and those that are told, because a person may miss something.
-CLIENT_KEYS = """
-type command args env cwd disabled description alwaysLoad timeout environment enabled
-working_directory env_vars tools includeTools excludeTools enabled_tools disabled_tools
-disabledTools autoApprove alwaysAllow trust deferTools supports_parallel_tool_calls
-startup_timeout_sec tool_timeout_sec
-""".split()
-REMOTE_KEYS = "url serverUrl httpUrl headers http_headers env_http_headers".split()
+CLIENT_KEYS = [
+    "type",
+    "command",
+    "args",
+    "env",
+    "cwd",
+    "disabled",
+    "description",
+    "alwaysLoad",
+    "timeout",
+    "environment",
+    "enabled",
+    "working_directory",
+    "env_vars",
+    "tools",
+    "includeTools",
+    "excludeTools",
+    "enabled_tools",
+    "disabled_tools",
+    "disabledTools",
+    "autoApprove",
+    "alwaysAllow",
+    "trust",
+    "deferTools",
+    "supports_parallel_tool_calls",
+    "startup_timeout_sec",
+    "tool_timeout_sec",
+]
+REMOTE_KEYS = [
+    "url",
+    "serverUrl",
+    "httpUrl",
+    "headers",
+    "http_headers",
+    "env_http_headers",
+]
 if "url" in workbench.KINDS:
     CLIENT_KEYS += [*REMOTE_KEYS, "bearer_token_env_var"]
-TOLD_KEYS = """
-headersHelper oauth role toolPermissions auth default_tools_approval_mode required scopes
-oauth_resource startup_timeout_ms authProviderType extension targetAudience envFile dev
-sandbox gallery version filterMapping isDefaultServer oauthClientId remote settings source
-""".split()
+TOLD_KEYS = [
+    "headersHelper",
+    "oauth",
+    "role",
+    "toolPermissions",
+    "auth",
+    "default_tools_approval_mode",
+    "required",
+    "scopes",
+    "oauth_resource",
+    "startup_timeout_ms",
+    "authProviderType",
+    "extension",
+    "targetAudience",
+    "envFile",
+    "dev",
+    "sandbox",
+    "gallery",
+    "version",
+    "filterMapping",
+    "isDefaultServer",
+    "oauthClientId",
+    "remote",
+    "settings",
+    "source",
+]
 SAMPLES: dict[str, Any] = {"disabled": False, "enabled": True}
-for key in "args env_vars tools includeTools excludeTools enabled_tools".split():
+for key in [
+    "args",
+    "env_vars",
+    "tools",
+    "includeTools",
+    "excludeTools",
+    "enabled_tools",
+]:
     SAMPLES[key] = ["X"]
-for key in "disabled_tools disabledTools".split():
+for key in ["disabled_tools", "disabledTools"]:
     SAMPLES[key] = ["X"]
-for key in "env environment headers http_headers env_http_headers".split():
+for key in ["env", "environment", "headers", "http_headers", "env_http_headers"]:
     SAMPLES[key] = {"X": "X"}
 
 
@@ -3113,22 +3179,16 @@ async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> No
 
 
 async def test_the_toolbox_has_exactly_the_tools_echo_and_time(log: Logs) -> None:
-    """What nobody has thought of is one sentence."""
-    zone = "/".join("a" * 1_000)  # more folders than Python can look into
     async with Client(workbench.create_toolbox_server()) as client:
         echo, time = (await client.list_tools()).tools
         for said in ("", " zwölf 🧰\n\0", "x" * 1_000_000):
-            # Clients add keys of their own, as Gemini CLI does.
-            more = {"text": said, "wait_for_previous": True, "context": 1}
+            more = {"text": said, "wait_for_previous": True}  # as clients add to it
             assert text(await client.call_tool("echo", more)) == said
         for arguments in ({}, {"text": 1}):
             result = await client.call_tool("echo", arguments)
             assert result.is_error and "text" in text(result), arguments
-        result = await client.call_tool("time", {"timezone": zone})
-        assert text(result).startswith("Tool 'time' failed: Recursion")
-    assert result.is_error and "Traceback" in log.text
-    titles = ["echo", "Echo Tool", "time", "Time Tool"]
-    assert [echo.name, echo.title, time.name, time.title] == titles
+    assert [echo.name, echo.title] == ["echo", "Echo Tool"]
+    assert [time.name, time.title] == ["time", "Time Tool"]
     assert echo.description == "A simple tool that returns the text it was given."
     assert "Returns the current server time" in str(time.description)
     assert echo.input_schema["required"] == ["text"]
@@ -3153,6 +3213,12 @@ async def test_time_knows_iana_zones_and_no_other(monkeypatch: Monkey) -> None:
             assert result.is_error and repr(zone) in text(result)
         monkeypatch.setattr(zoneinfo, "ZoneInfo", None)  # UTC needs no zone data
         assert_is_now(text(await client.call_tool("time", {})), datetime.UTC)
+        # What nobody has thought of is one sentence.
+        result = await client.call_tool("time", {"timezone": "Europe/Berlin"})
+        assert text(result).startswith("Tool 'time' failed: TypeError")
+
+
+DONE = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}'
 
 
 def next_event(lines: Iterator[str]) -> list[str]:
@@ -3168,11 +3234,10 @@ async def use_streamable_http(url: str) -> None:
             assert text(await client.call_tool("echo", {"text": "Hi."})) == "Hi."
 
 
-def use_plain_http(toolbox: httpx2.Client) -> None:
+def use_sse(toolbox: httpx2.Client) -> None:
     def status(endpoint: str, body: bytes) -> int:
         return toolbox.post(endpoint, content=body).status_code
 
-    done = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}'
     said = {"name": "echo", "arguments": {"text": "session_id="}}
     with toolbox.stream("GET", "/mcp") as stream:
         lines = stream.iter_lines()
@@ -3181,14 +3246,13 @@ def use_plain_http(toolbox: httpx2.Client) -> None:
         assert re.fullmatch(r"/mcp/messages\?sessionId=[0-9a-f]{32}", endpoint)
         assert status(endpoint, request_bytes("initialize", HANDSHAKE)) == 202
         assert next_event(lines)[0] == "message"
-        assert status(endpoint, done) == 202
+        assert status(endpoint, DONE) == 202
         status(endpoint, request_bytes("tools/call", said))
         result = json.loads(next_event(lines)[1])["result"]
         assert result["content"] == [{"type": "text", "text": "session_id="}]
-    anyio.run(until, lambda: status(endpoint, done) == 400)
+    anyio.run(until, lambda: status(endpoint, DONE) == 400)
     for query in ("", "?", "?sessionId=", "?sessionId=x", f"?sessionId={'0' * 32}"):
-        assert status(f"/mcp/messages{query}", done) == 400, query
-    assert toolbox.get("/mcp", headers={"Mcp-Session-Id": "x"}).is_error
+        assert status(f"/mcp/messages{query}", DONE) == 400, query
 
 
 def test_one_url_serves_every_client_until_a_signal() -> None:
@@ -3209,7 +3273,7 @@ def test_one_url_serves_every_client_until_a_signal() -> None:
         try:
             anyio.run(until, is_ready, 20)
             anyio.run(use_streamable_http, f"{url}/mcp")
-            use_plain_http(client)
+            use_sse(client)
             with client.stream("GET", "/mcp") as stream:
                 assert next_event(stream.iter_lines())
                 server.terminate()
@@ -3226,7 +3290,6 @@ HOSTS: list[tuple[str, dict[str, str], int]] = [  # what it is bound to; the sta
     ("localhost", {"Host": "[::1]:80", "Origin": "http://[::1]:80"}, 400),
     ("127.0.0.1", {"Host": EVIL}, 403),
     ("127.0.0.1", {"Host": OWN, "Origin": f"http://{EVIL}"}, 403),
-    ("127.0.0.1", {"Host": OWN, "Origin": "null"}, 403),
     ("0.0.0.0", {"Host": "a.example"}, 400),
     ("0.0.0.0", {"Host": "a.example", "Origin": "http://a.example"}, 403),
 ]
