@@ -447,7 +447,8 @@ class Wire:
 
     def initialize(self) -> Self:
         """As a client does that knows 2026-07-28 as well, and asks for both at once."""
-        probe = self.begin("server/discover")
+        meta = {f"{RESERVED}protocolVersion": MODERN, f"{RESERVED}clientInfo": IDENTITY}
+        probe = self.begin("server/discover", _meta=meta | {CAPABILITIES: {}})
         handshake = self.begin("initialize", **HANDSHAKE)
         assert self.answer(probe)["error"]["code"] == -32601
         assert self.answer(handshake)["result"]["protocolVersion"] == OLDER
@@ -1111,6 +1112,8 @@ async def test_the_two_tools_say_what_they_are_in_210_tokens() -> None:
     for each in (opening, using):
         sent += [each["name"], each["description"], each["inputSchema"]]
     assert size(sent) <= 210 * 4
+    # A name that looks real would be copied.
+    assert not re.search("[a-z]__", opening["description"])
 
 
 async def test_without_toolboxes_it_says_so() -> None:
