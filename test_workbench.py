@@ -1925,7 +1925,7 @@ SECRETS += [
     ({"url": "http://u:pass/word@h/"}, "u:pass/word pass/word"),
     ({"url": "http://h/?a=b&c=secretive&"}, "a=b&c=secretive& secretive"),
     ({"url": "http://h/api/abcdefgh.1234567/mcp"}, "abcdefgh.1234567"),
-    ({"url": "user:pass.wd@h/mcp?key=secret.01"}, "pass.wd secret.01"),
+    ({"url": "user:pass.word@h/mcp?key=secret.01"}, "pass.word secret.01"),
 ]
 
 

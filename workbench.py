@@ -23,7 +23,7 @@ Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, if it is there.
 # Messages (59), Connections (278), Processes (91), Serving (175). A call comes in through
 # `stdio_streams`, and passes `use_tool`, `DownstreamServer.call`, `Connection.call` and
 # `ServerProcess._send`; its answer returns through `ServerProcess._messages`.
-# Remote servers (221): a `url`. Only for them: `is_forgetful`, `Unanswered`.
+# Remote servers (223): a `url`. Only for them: `is_forgetful`, `Unanswered`.
 # Sign-in (194): `--login`, for remote servers. Only for it: `Secrets.learn`.
 # Short answers (79): without them, an answer of `open_toolbox` may be very long.
 # Other clients' files (170): `mcpServers`, other keys, TOML. Only for it: `LANGUAGES`.
@@ -2567,6 +2567,11 @@ def allow_many_lookups() -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(500))
 
 
+def find_in_url(url: str) -> list[str]:
+    """The secrets of an entry's `url`, even if its scheme is missing."""
+    return find_in_urls([f"://{url.split('://', 1)[-1]}"])
+
+
 def find_in_headers(headers: JSON) -> list[str]:
     """The secrets of an entry's `headers`: the values, and their parts."""
     return with_parts([*without_null(headers).values()])
@@ -2574,7 +2579,7 @@ def find_in_headers(headers: JSON) -> list[str]:
 
 FIELDS |= {"url": "url", "headers": "headers"}
 FIELDS |= {"transport": "transport", "type": "transport"}
-SECRETS_OF |= {"url": lambda url: find_in_urls([url]), "headers": find_in_headers}
+SECRETS_OF |= {"url": find_in_url, "headers": find_in_headers}
 KINDS["url"] = RemoteConfig
 TRANSPORTS[RemoteConfig] = RemoteServer
 
@@ -2857,7 +2862,7 @@ class Login:
 
 async def log_in(url: str, secrets: Secrets) -> int:
     """Have a person sign in to a remote server. Returns the exit status."""
-    secrets.add(find_in_urls([url]))
+    secrets.add(find_in_url(url))
     failed = f"Not signed in to {url}: "
     outcome = f"{failed}stopped, or not done within {LOGIN_TIMEOUT:g} seconds"
     status = 1
@@ -3023,7 +3028,7 @@ FIELDS |= {
 FIELDS |= dict.fromkeys(["alwaysLoad", "autoApprove", "alwaysAllow", "trust"], "")
 FIELDS |= dict.fromkeys(["timeout", "tool_timeout_sec", "startup_timeout_sec"], "")
 FIELDS |= dict.fromkeys(["supports_parallel_tool_calls", "deferTools"], "")
-FIELDS["description"] = ""
+FIELDS |= {"description": "", "type": FIELDS.get("type", "")}
 _TABLE_KEYS = ["mcpServers", "servers", "context_servers", "mcp_servers"]
 _TABLE_KEYS += ["mcp", "mcp.servers", "amp.mcpServers"]
 # Rules for single tools, beside the tables of servers and in entries.
