@@ -20,7 +20,7 @@ Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, if it is there.
 # marked with its name in a comment at their end. Numbers are lines of code.
 #
 # Core: Secrets (69), Configuration (230), Workbench (246), MCP server (130),
-# Messages (59), Connections (278), Processes (91), Serving (175). A call comes in through
+# Messages (59), Connections (278), Processes (91), Serving (175). A call comes in by
 # `stdio_streams`, and passes `use_tool`, `DownstreamServer.call`, `Connection.call` and
 # `ServerProcess._send`; its answer returns through `ServerProcess._messages`.
 # Remote servers (223): a `url`. Only for them: `is_forgetful`, `Unanswered`.
@@ -240,8 +240,8 @@ def with_parts(texts: list[str]) -> list[str]:
 
 # === Configuration ====================================================================
 # A file becomes a `WorkbenchConfig`. A mistake in the entry of a server becomes the
-# `problem` of this server, and costs no other. Mistakes of the file and of its toolboxes
-# become one `ConfigError`, with their places.
+# `problem` of this server, and costs no other. Mistakes of the file and of its
+# toolboxes become one `ConfigError`, with their places.
 
 
 class ConfigError(ValueError):
@@ -363,7 +363,7 @@ class ValueReader:
         return off or not on
 
     def check_name(self, path: str, name: str) -> None:
-        """Report a name that would let a tool's full name split in more than one way."""
+        """Report a name with which a tool's full name could be split in two ways."""
         if re.search("^$|__|_$", name):
             self.report(path, "expected a name, without '__', not ending in '_'")
 
@@ -739,7 +739,7 @@ class DownstreamServer:
         raise ToolError(f"server '{self.name}' is not up: {connection.why_not_up()}")
 
     def _why_no_tool(self, tool: str) -> str:
-        """Why a model cannot call a tool of this name, and what it can call."""
+        """The reason why a model cannot call this tool, and names that it can call."""
         hidden_by = self.why_left_out(tool)
         if hidden_by:
             return f"'{tool}' of '{self.name}' is left out by {hidden_by}"
@@ -769,7 +769,7 @@ Servers = list[DownstreamServer]
 
 
 def in_state(state: State, servers: Servers) -> Servers:
-    """Those of the servers whose connections are in this state."""
+    """The servers, of these, whose connections are in this state."""
     return [server for server in servers if server.connection.state is state]
 
 
@@ -1299,8 +1299,8 @@ async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[
 #   less than `EXIT_TIMEOUT`.
 # - `transmit` sends one message. For a request, `transmit` may return before the answer
 #   has come (over pipes and SSE), or after that (over Streamable HTTP). For a request
-#   that failed, `transmit` raises `NotDelivered` if the server has not executed it
-#   (see `_may_be_executed`), `Unanswered` if the server may have, and otherwise `ToolError`.
+#   that failed, `transmit` raises `NotDelivered` if the server has not executed it (see
+#   `_may_be_executed`), `Unanswered` if the server may have, and otherwise `ToolError`.
 # - `messages` are the server's, the answers to requests included. At their end, the
 #   session fails the open requests.
 # - `on_closed` is called with a reason before the messages end. From then on, as after
@@ -1513,7 +1513,8 @@ class Connection:
             if isinstance(item.message, types.JSONRPCResponse):
                 result = item.message.result
                 result.setdefault("content", [])
-                # A tool's result may have a key `tools`, but the SDK takes further keys out.
+                # A tool's result may have a key `tools`, but the SDK takes further keys
+                # out.
                 if isinstance(result.get("tools"), list):
                     self._remove_invalid_tools(result)
             yield item
@@ -1600,7 +1601,7 @@ class Connection:
             await self._until_listed()
 
     async def _until_listed(self) -> None:
-        """Wait for the listing that was requested last, or until the connection closes."""
+        """Wait for the listing that was requested last, or the connection's end."""
         # Later requests are not waited for: each listing may be followed by another.
         number = self._requested
         await self._until(lambda: self._listed >= number or self.state > State.UP)
@@ -1697,9 +1698,9 @@ class Connection:
     async def _may_be_executed(self, error: Exception) -> bool:
         """Whether the server may have executed a call that failed with this error.
 
-        A remote server that was restarted refuses its old sessions, often with HTTP 404,
-        but some frameworks answer a tool's exception so, after its execution. A listing
-        decides: if it is refused as well, the session is lost.
+        A remote server that was restarted refuses its old sessions, often with HTTP
+        404. Some frameworks answer a tool's exception in the same way, after its
+        execution. A listing decides: if it is refused as well, the session is lost.
         """
         if isinstance(error, NotDelivered):
             await self._until_listed()
@@ -1717,8 +1718,8 @@ class Connection:
         The connection must be up. Cancelling the caller cancels the call downstream.
         Raises `NotDelivered`, `ToolError`, or the server's `MCPError`.
         """
-        # The caller has just found the state UP, without an `await` since. So `_stay_up`
-        # waits for this call.
+        # The caller has just found the state UP, without an `await` since. So
+        # `_stay_up` waits for this call.
         self._in_flight += 1
         request = types.Request[JSON, str](method="tools/call", params=params)
         try:
@@ -2122,7 +2123,7 @@ def serve(
     return serve_stdio(create_server(config, secrets, options.read_only))
 
 
-# What the command line can ask for, by the names of the options.
+# The command line can ask for these, by the names of their options.
 MODES: dict[str, Mode] = {}
 # `Path` turns an empty CONFIG into the current folder, which cannot be read.
 MODES["config"] = Mode(
@@ -2373,8 +2374,8 @@ class RemoteServer(Transport):
     async def _listen(self) -> None:
         """Read the messages that belong to no request of ours.
 
-        A server of Streamable HTTP may have no stream of them, and refuse the GET. It is
-        asked again after `RETRY_PAUSE`.
+        A server of Streamable HTTP may have no stream of them, and refuse the GET. Then
+        it is asked again after `RETRY_PAUSE`.
         """
         with self._listening:
             if self._is_sse:
@@ -2626,7 +2627,8 @@ class SignIn(httpx2.Auth):
         # All shells understand the double quotes of this form.
         command = subprocess.list2cmdline(words)
         self._hint = f"set `headers`, or sign in with: {command}"
-        # Clients pass on few variables, so the folder does not depend on XDG_STATE_HOME.
+        # Clients pass on few variables, so the folder does not depend on
+        # XDG_STATE_HOME.
         name = hashlib.sha256(address.encode()).hexdigest()
         self._path = Path(os.path.expanduser("~/.mcp-workbench"), f"{name}.json")
 
@@ -2659,8 +2661,8 @@ class SignIn(httpx2.Auth):
             headers["authorization"] = f"Bearer {stored['access_token']}"
         response = yield request
         # Some servers refuse each GET that only listens, and would have the tokens
-        # refreshed each minute. A session is deleted while the program ends, which could
-        # lose new tokens.
+        # refreshed each minute. A session is deleted while the program ends, which
+        # could lose new tokens.
         is_needed = SESSION_ID not in headers or "last-event-id" in headers
         is_needed = is_needed or request.method == "POST"
         if response.status_code == 401 and is_needed and stored.get("refresh_token"):
@@ -2777,7 +2779,7 @@ class Login:
         self._returned: asyncio.Queue[JSON] = asyncio.Queue()
 
     async def _forget(self, *_: object) -> None:
-        """All methods of the SDK's token storage: `run` returns what is to be stored."""
+        """Every method of the token storage; `run` returns what is to be stored."""
 
     get_tokens = set_tokens = get_client_info = set_client_info = _forget
 
@@ -2958,7 +2960,7 @@ def list_arguments(schema: JSON) -> str:
 
 
 def outline(argument: Any, schema: JSON, depth: int = 4) -> str:
-    """What values an argument takes: `a|b`, `[]`, `[[]]`, `{}`; empty for other types.
+    """The values of an argument: `a|b`, `[]`, `[[]]`, `{}`; empty for other types.
 
     `schema` is that of its tool, to which a `$ref` points.
     """
@@ -2977,7 +2979,7 @@ def outline(argument: Any, schema: JSON, depth: int = 4) -> str:
         return f"[{outline(look_up(argument, 'items'), schema, depth - 1)}]"
     if "object" in types:
         return "{}"
-    # What is optional is often a union with null.
+    # An optional argument is often a union with null.
     for union in ("anyOf", "oneOf", "allOf"):
         for part in look_up(argument, union, list)[:5]:
             found = outline(part, schema, depth - 1)
@@ -2987,7 +2989,7 @@ def outline(argument: Any, schema: JSON, depth: int = 4) -> str:
 
 
 def look_up(schema: Any, key: str, kind: type[Any] = dict) -> Any:
-    """What a schema has under a key, or an empty value where it is of another kind."""
+    """The value of a schema's key, or an empty one where it is of another kind."""
     # Servers in Go write null for what is empty, and `true` is a schema, too.
     value = schema.get(key) if isinstance(schema, dict) else None
     return value if isinstance(value, kind) else kind()
@@ -3006,9 +3008,9 @@ def cut_texts(failures: JSON, manuals: JSON, room: int) -> None:
 
 
 # === Room: Other clients' files =======================================================
-# What other clients write into their files: tables of servers, other keys of an entry,
-# what is switched off, TOML, and JSON with comments. Without this room, a file has
-# `toolboxes`, and our own keys.
+# Other clients' files have tables of servers elsewhere, other keys in an entry, lists
+# of servers that are switched off, TOML, and comments in JSON. Without this room, a
+# file has `toolboxes`, and our own keys.
 
 import tomllib
 
@@ -3020,11 +3022,11 @@ FIELDS |= {
     "includeTools": "tool_filters",
     "enabled_tools": "tool_filters",
     "tools": "tool_filters",
-    # Of the right type, these two are translated below.
+    # These two are translated below, unless their type is wrong.
     "env_http_headers": "headers",
     "env_vars": "env",
 }
-# What clients keep in an entry for themselves.
+# Clients keep these keys in an entry for themselves.
 FIELDS |= dict.fromkeys(["alwaysLoad", "autoApprove", "alwaysAllow", "trust"], "")
 FIELDS |= dict.fromkeys(["timeout", "tool_timeout_sec", "startup_timeout_sec"], "")
 FIELDS |= dict.fromkeys(["supports_parallel_tool_calls", "deferTools"], "")
@@ -3079,7 +3081,7 @@ def read_tables(
 
 
 def _translate_toolboxes(toolboxes: Any) -> Any:
-    """Toolboxes of ours, of which the entries of servers may come from other clients."""
+    """Toolboxes of ours, whose entries of servers may come from other clients."""
     if not isinstance(toolboxes, dict):
         return toolboxes
     translated = dict(toolboxes)
@@ -3161,8 +3163,7 @@ def _read_names(reader: ConfigReader, path: str, owner: JSON) -> set[str]:
 
 
 def _translate_table(place: str, table: Any) -> Any:
-    """A table of servers in our form. What our form lacks stays as it is."""
-    # This copy may be changed.
+    """A table of servers in our form. Keys that our form lacks stay as they are."""
     entries = json.loads(re.sub(_OTHER_NAME, "${", json.dumps(table)))
     if not isinstance(entries, dict):
         return entries
@@ -3249,8 +3250,8 @@ LANGUAGES[".toml"] = ("TOML, because of its name,", _decode_toml)
 
 
 # === Room: Reports ====================================================================
-# What `--check` and `--call` print for a person. Without this room, an MCP client alone
-# shows whether the servers work.
+# `--check` and `--call` print reports for a person. Without this room, an MCP client
+# alone shows whether the servers work.
 
 from mcp import Client
 
@@ -3519,8 +3520,8 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 DEFAULT["toolboxes"]["demo"] = {
-    "description": "Echo and time. This is a demo. Give your own file as argument or in "
-    "WORKBENCH_CONFIG.",
+    "description": "Echo and time. This is a demo. Give your own file as argument or "
+    "in WORKBENCH_CONFIG.",
     "mcpServers": {
         "toolbox": {"command": sys.executable, "args": [__file__, "--toolbox"]},
     },
@@ -3548,10 +3549,10 @@ MODES["http"] = Mode(
 def restore_environment() -> None:
     """Take back what `uv run` or `uvx` has added to the environment of this process.
 
-    uv puts the `bin` or `Scripts` folder of its environment first in PATH, and sets UV.
-    `uv run` also sets VIRTUAL_ENV and UV_RUN_RECURSION_DEPTH. With all this, the command
-    `python` of a server would start the Python of the workbench, which lacks the
-    packages of the server.
+    uv puts the `bin` or `Scripts` folder of its environment first in PATH, and sets
+    UV. `uv run` also sets VIRTUAL_ENV and UV_RUN_RECURSION_DEPTH. With all this, the
+    command `python` of a server would start the Python of the workbench, which lacks
+    the packages of the server.
     """
     # Without UV, a person has activated our environment, and nothing was added.
     if os.environ.pop("UV", None) is None:
