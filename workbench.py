@@ -19,15 +19,15 @@ Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, if it is there.
 # its banner to the next (the last to `if __name__`), with the lines elsewhere that are
 # marked with its name in a comment at their end. Numbers are lines of code.
 #
-# Core: Secrets (69), Configuration (230), Workbench (246), MCP server (130),
-# Messages (59), Connections (278), Processes (91), Serving (175). A call comes in by
+# Core: Secrets (87), Configuration (242), Workbench (247), MCP server (131),
+# Messages (59), Connections (280), Processes (91), Serving (178). A call comes in by
 # `stdio_streams`, and passes `use_tool`, `DownstreamServer.call`, `Connection.call` and
 # `ServerProcess._send`; its answer returns through `ServerProcess._messages`.
-# Remote servers (223): a `url`. Only for them: `is_forgetful`, `Unanswered`.
-# Sign-in (194): `--login`, for remote servers. Only for it: `Secrets.learn`.
+# Remote servers (231): a `url`. Only for them: `is_forgetful`, `Unanswered`.
+# Sign-in (196): `--login`, for remote servers. Only for it: `Secrets.learn`.
 # Short answers (79): without them, an answer of `open_toolbox` may be very long.
-# Other clients' files (170): `mcpServers`, other keys, TOML. Only for it: `LANGUAGES`.
-# Reports (114): `--check` and `--call`.
+# Other clients' files (180): `mcpServers`, other keys, TOML. Only for it: `LANGUAGES`.
+# Reports (116): `--check` and `--call`.
 # Built-in toolbox (90): `--toolbox`, and the demo where there is no file.
 # uv (18): `python` in an entry is a person's own. Windows (27): children end, too.
 
@@ -90,6 +90,7 @@ OPEN_TIMEOUT = 5.0  # for slower servers once one is up, and for a new listing
 ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
 START_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
 HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new one
+REFUSAL_TIMEOUT = 2.0  # for a refusal of a lost session; a later one is the tool's
 LISTING_PAUSE = 1.0  # between two listings of a server that is up
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
 OUTPUT_TIMEOUT = 0.25  # for the last output of a process, its death, and the log
@@ -136,7 +137,8 @@ class Secrets:
         secret.
         """
         self._names.update(names)
-        texts = set(texts) - self._names
+        all_names = " ".join(self._names)
+        texts = {text for text in texts if text not in all_names}
         # The lines of a secret are secrets, because stderr is shown line by line.
         for text in map(str.strip, {*texts, *"\n".join(texts).splitlines()}):
             if os.path.exists(text):
@@ -155,20 +157,19 @@ class Secrets:
             self._update()
 
     def _update(self) -> None:
-        """Prepare what `mask` needs to look up a run in one step."""
+        """Prepare what `mask` needs, so that it can look up a part in one step."""
         # A shorter text occurs by chance.
         known = {text for text in {*self._configured, *self._tokens} if len(text) >= 8}
         # A secret may contain another one, and is replaced first.
         self._secrets = sorted(known, key=len, reverse=True)
-        self._all = "\n".join(self._secrets)
-        self._beginnings = {self._all[i : i + _PART] for i in range(len(self._all))}
+        self._parts = _windows(self._secrets) - _windows(self._names)
 
     def mask(self, text: str) -> str:
         """The text with `***` for each known secret, and without control characters.
 
         Programs cut secrets, and fold them into lines. So a part of one is masked as
-        well, if it stands alone and has 12 or more letters, digits, `_` or `-`. Line
-        feeds stay. Of a text beyond `MASK_LIMIT`, only the beginning is shown.
+        well, if it has 12 or more letters, digits, `_` or `-`. Line feeds stay. Of a
+        text beyond `MASK_LIMIT`, only the beginning is shown.
         """
         if len(text) > MASK_LIMIT:
             # The cut may go through a secret, of which the rest would be shown.
@@ -181,9 +182,21 @@ class Secrets:
         return re.sub(rf"[A-Za-z0-9_-]{{{_PART},}}", self._mask_part, text)
 
     def _mask_part(self, run: re.Match[str]) -> str:
-        # Most runs begin like no part of a secret. The set tells this in no time.
-        is_part = run[0][:_PART] in self._beginnings and run[0] in self._all
-        return "***" if is_part and run[0] not in self._names else run[0]
+        shown, end = "", 0
+        for start in range(len(run[0]) - _PART + 1):
+            if run[0][start : start + _PART] in self._parts:
+                # A part that overlaps the one before makes it longer.
+                shown += run[0][end:start] + "***" * (start > end or not end)
+                end = start + _PART
+        return shown + run[0][end:]
+
+
+def _windows(texts: Iterable[str]) -> set[str]:
+    """All parts of these texts that have `_PART` characters."""
+    windows: set[str] = set()
+    for text in texts:
+        windows.update(text[i : i + _PART] for i in range(len(text) - _PART + 1))
+    return windows
 
 
 def find_in_env(env: JSON) -> list[str]:
@@ -199,43 +212,52 @@ def find_in_args(args: list[str]) -> list[str]:
     """The secrets of an entry's `args`: values of options that say so, and of URLs.
 
     The value stands behind a `=` or is the next argument. That of a header begins
-    behind its `:`.
+    behind its `:`. The words of a shell's command count as arguments, too.
     """
     found = []
-    for word, following in zip(args, [*args[1:], ""], strict=False):
-        name, equals, value = word.partition("=")
-        if name in ("-H", "--header"):
-            header = value if equals else following
-            found.append(header.partition(":")[2])
-        elif match := re.search(rf"(?s){_TELLING}[^=]*=(.*)", word):
-            found.append(match[1])
-        elif re.match(f"-.*{_TELLING}", word):
-            found.append(following)
-    return [*with_parts(found), *find_in_urls(args)]
+    for words in (args, " ".join(args).split()):
+        for word, following in zip(words, [*words[1:], ""], strict=False):
+            parts = word.split("=")
+            if parts[0] in ("-H", "--header"):
+                header = "=".join(parts[1:]) or following
+                found += split_value(header.partition(":")[2])
+            elif re.match(f"-.*{_TELLING}", word) and len(parts) == 1:
+                found.append(following)
+            for number, name in enumerate(parts[:-1], 1):
+                if re.search(_TELLING, name):
+                    found.append("=".join(parts[number:]))
+                    break
+    return found + find_in_urls(args)
+
+
+# An option whose name has one of these words has a secret as its value.
+_TELLING = "(?i:token|key|secret|pass)"
 
 
 def find_in_urls(texts: Iterable[str]) -> list[str]:
     """Logins, queries, and parts of paths that look like keys, of URLs in texts."""
     found = []
     for address in re.findall(r"://(\S+)", " ".join(texts)):
-        # A password may have any character, so everything before the last `@` counts as
-        # the login, unless a `/` stands before that `@`, as in the path `/@owner`.
-        for login in re.findall(r"(.*[^/])@", address):
-            found += [login, login.partition(":")[2]]
-        path, _, query = address.partition("?")
-        found += [query, *_KEYS_IN_PATH.findall(path)]
-    return with_parts(found)
+        login = address.partition("/")[0].rpartition("@")[0]
+        found += [login, *login.split(":"), *find_in_path(address)]
+    return found
 
 
-# An option whose name has one of these words has a secret as its value.
-_TELLING = "(?i:token|key|secret|pass)"
-# A part of a path that has 16 or more characters, letters and digits among them.
-_KEYS_IN_PATH = re.compile(r"(?<=/)(?=[^/]*\d)(?=[^/]*[A-Za-z])[^/]{16,}")
+def find_in_path(address: str) -> list[str]:
+    """The query of a URL with its values, and parts of its path that look like keys."""
+    path, _, query = address.partition("?")
+    found = [query]
+    for pair in query.split("&"):
+        found.append(pair.partition("=")[2])
+    for part in path.split("/")[1:]:
+        if len(part) >= 16 and re.search(r"\d", part) and re.search("[A-Za-z]", part):
+            found.append(part)
+    return found
 
 
-def with_parts(texts: list[str]) -> list[str]:
-    """Texts, and their parts, which may be shown alone, such as that of `Bearer X`."""
-    return texts + re.split(r"[\s:/?#&=@]+", " ".join(texts))
+def split_value(value: str) -> list[str]:
+    """A value, and its words, which may be shown alone, such as that of `Bearer X`."""
+    return [value, *value.split()]
 
 
 # === Configuration ====================================================================
@@ -305,6 +327,7 @@ FIELDS |= {"toolFilters": "tool_filters", "excludeTools": "exclude_tools"}
 # The functions that find the secrets in the value of a field.
 SECRETS_OF: dict[str, Callable[[Any], list[str]]]
 SECRETS_OF = {"env": find_in_env, "args": find_in_args}
+SECRETS_OF["command"] = lambda command: find_in_args([command])
 
 
 @dataclass(frozen=True)
@@ -370,11 +393,15 @@ class ValueReader:
     def check_keys(self, path: str, unknown: list[str]) -> None:
         """Warn of unknown keys. A misspelt filter is a problem: it filters nothing."""
         ignored = []
+        filters = ["toolfilters", "excludetools"]
         for key in unknown:
-            if "tool" in key.lower():
+            if key.startswith("_"):
+                continue
+            near = difflib.get_close_matches(key.lower(), filters, cutoff=0.8)
+            if near or "tool" in key.lower():
                 how = "did you mean a server's 'toolFilters' or 'excludeTools'?"
                 self.report(f"{path}.{key}", f"unknown key: {how}")
-            elif not key.startswith("_"):
+            else:
                 ignored.append(key)
         if ignored:
             log.warning("%s: unknown keys %s, ignored", path, sorted(ignored))
@@ -498,7 +525,7 @@ class ConfigReader:
         if len(starts) != 1:
             found = " and ".join(starts) or "none"
             if unknown:
-                found += f"; unknown keys: {unknown}"
+                found += f", unknown keys: {unknown}"
             reader.report(
                 path, f"expected {' or '.join(map(repr, KINDS))}, found {found}"
             )
@@ -513,7 +540,8 @@ class ConfigReader:
 def read_fields(reader: ValueReader, path: str, entry: JSON, usual: JSON) -> JSON:
     """The values of those fields of an entry that have a usual value.
 
-    If a field has several keys, the last counts, but filters must agree.
+    If a field has several keys, the last counts. But exclusions and objects add up, and
+    filters must agree.
     """
     values: JSON = {}
     # `env` comes first, because all other values may refer to its variables.
@@ -522,8 +550,13 @@ def read_fields(reader: ValueReader, path: str, entry: JSON, usual: JSON) -> JSO
         if name not in usual:
             continue
         value = reader.read(f"{path}.{key}", entry[key], type(usual[name]))
-        if name == "tool_filters" and values.get(name, value) != value:
+        former = values.get(name, value)
+        if name == "tool_filters" and former != value:
             reader.report(f"{path}.{key}", "expected the same in all spellings")
+        if name == "exclude_tools" and name in values:
+            value = former + value
+        if isinstance(value, dict):
+            value = former | value
         values[name] = value
         reader.env = without_null(values.get("env", {}))
     return values
@@ -533,9 +566,12 @@ def _starts_workbench(server: ServerConfig) -> bool:
     """Whether a server is this very file, with anything but its own tools."""
     if not isinstance(server, ProcessConfig) or "--toolbox" in server.args:
         return False
-    words = map(os.path.expanduser, [server.command, *server.args])
-    files = filter(os.path.exists, words)
-    return any(os.path.samefile(file, __file__) for file in files)
+    # A word that is no path, such as one with a null character, is a ValueError.
+    with suppress(ValueError):
+        words = map(os.path.expanduser, [server.command, *server.args])
+        files = filter(os.path.exists, words)
+        return any(os.path.samefile(file, __file__) for file in files)
+    return False
 
 
 def parse_config(
@@ -755,10 +791,12 @@ def refuse_misplaced(tool: types.Tool, others: JSON) -> None:
     Models put arguments there, and one client renames the key. Without its arguments,
     a tool that deletes a folder may delete everything.
     """
-    known = tool.input_schema.get("properties") or {}
+    schema = compact(tool.input_schema)
     misplaced = []
     for key, value in others.items():
-        if key in known or (isinstance(decode(value), dict) and value):
+        # Arguments may be declared anywhere in the schema, such as in a `$ref`.
+        is_known = f"{compact(key)}:" in schema
+        if is_known or (isinstance(decode(value), dict) and value):
             misplaced.append(key)
     if misplaced:
         names = ", ".join(misplaced)
@@ -1042,7 +1080,8 @@ def decode(value: Any) -> Any:
 
 
 def _as_object(value: Any) -> Any:
-    return decode(value) or {}
+    decoded = decode(value)
+    return {} if decoded in (None, "") else decoded
 
 
 def _as_list(value: Any) -> Any:
@@ -1695,16 +1734,18 @@ class Connection:
         with suppress(Exception):
             await self.session.send_notification(types.RootsListChangedNotification())
 
-    async def _may_be_executed(self, error: Exception) -> bool:
+    async def _may_be_executed(self, error: Exception, began: float) -> bool:
         """Whether the server may have executed a call that failed with this error.
 
         A remote server that was restarted refuses its old sessions, often with HTTP
         404. Some frameworks answer a tool's exception in the same way, after its
         execution. A listing decides: if it is refused as well, the session is lost.
         """
-        if isinstance(error, NotDelivered):
+        if isinstance(error, NotDelivered) and self.transport_class.is_forgetful:
+            # A session is refused before the tool runs, and so at once.
+            is_late = anyio.current_time() > began + REFUSAL_TIMEOUT
             await self._until_listed()
-            return self.transport_class.is_forgetful and not self._is_forgotten
+            return is_late or not self._is_forgotten
         if isinstance(error, MCPError):
             # A server may use this code itself, and live on.
             is_closed = error.code == types.CONNECTION_CLOSED
@@ -1721,6 +1762,7 @@ class Connection:
         # The caller has just found the state UP, without an `await` since. So
         # `_stay_up` waits for this call.
         self._in_flight += 1
+        began = anyio.current_time()
         request = types.Request[JSON, str](method="tools/call", params=params)
         try:
             # `ClientSession.call_tool` would check the result against the tool's output
@@ -1737,7 +1779,7 @@ class Connection:
         except (ToolError, MCPError, ValidationError) as error:
             if self.transport_class.is_forgetful:
                 self._request_listing()
-            if not await self._may_be_executed(error):
+            if not await self._may_be_executed(error, began):
                 raise
             told = explain(error)
             if self.state is not State.UP and isinstance(error, MCPError):
@@ -2150,7 +2192,10 @@ def parse_arguments() -> tuple[argparse.Namespace, Mode]:
     parser.add_argument("--version", action="version", version=version)
     parser.add_argument("--help", "-h", action="version", version=usage)
     options = parser.parse_args()
-    given = {name for name, value in vars(options).items() if value} - {"verbose"}
+    given = {
+        name for name, value in vars(options).items() if value not in (None, False)
+    }
+    given.discard("verbose")
     for name, mode in MODES.items():
         # Serving needs no option, not even its own.
         needed = {name, *mode.needs} - {"config"}
@@ -2347,7 +2392,8 @@ class RemoteServer(Transport):
         # port, or out of TLS.
         is_downgraded = self._url.scheme == "https" and request.url.scheme == "http"
         if request.url.netloc != self._url.netloc or is_downgraded:
-            raise httpx2.RequestError(f"the server leads elsewhere: {request.url}")
+            target = str(request.url).partition("?")[0]
+            raise httpx2.RequestError(f"the server leads elsewhere: {target}")
 
     async def _send(self, item: SessionMessage) -> None:
         """Post a message. Over Streamable HTTP, wait for the answer to a request."""
@@ -2505,7 +2551,7 @@ async def _check_redirect(response: httpx2.Response) -> None:
     """Refuse a redirect that would make a GET of a POST, without the message."""
     if response.status_code in (301, 302, 303) and response.request.method == "POST":
         target = response.url.join(response.headers.get("location", ""))
-        how = f"write {target} in `url`"
+        how = f"write {str(target).partition('?')[0]} in `url`"
         raise httpx2.RequestError(f"HTTP {response.status_code}, a redirect: {how}")
 
 
@@ -2556,7 +2602,7 @@ async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentE
     body = await anext(response.aiter_bytes(LINE_LIMIT), b"")
     if len(body) == LINE_LIMIT:
         raise ToolError(f"HTTP {response.status_code}, longer than {LINE_LIMIT} bytes")
-    yield httpx2.ServerSentEvent(data=body.decode(errors="replace"))
+    yield httpx2.ServerSentEvent(data=body.decode("utf-8-sig", errors="replace"))
 
 
 def allow_many_lookups() -> None:
@@ -2569,13 +2615,22 @@ def allow_many_lookups() -> None:
 
 
 def find_in_url(url: str) -> list[str]:
-    """The secrets of an entry's `url`, even if its scheme is missing."""
-    return find_in_urls([f"://{url.split('://', 1)[-1]}"])
+    """The secrets of an entry's `url`, even if it is not valid."""
+    address = url.split("://", 1)[-1]
+    # A password may have any character, so everything before the last `@` counts as the
+    # login, unless a `/` stands before that `@`, as in the path `/@owner`.
+    *parts, rest = re.split("(?<!/)@", address)
+    login = "@".join(parts)
+    words = re.split(r"[\s:/?#&=@]+", login)
+    return [login, login.partition(":")[2], *words, *find_in_path(rest)]
 
 
 def find_in_headers(headers: JSON) -> list[str]:
-    """The secrets of an entry's `headers`: the values, and their parts."""
-    return with_parts([*without_null(headers).values()])
+    """The secrets of an entry's `headers`: the values, and their words."""
+    found = []
+    for value in without_null(headers).values():
+        found += split_value(value)
+    return found
 
 
 FIELDS |= {"url": "url", "headers": "headers"}
@@ -2636,7 +2691,10 @@ class SignIn(httpx2.Auth):
         """The stored sign-in; empty if there is no file, or a broken one."""
         with suppress(OSError, ValueError, TypeError, LookupError):
             stored: JSON = from_json(self._path.read_bytes())
-            self._secrets.learn(stored["access_token"], stored["refresh_token"])
+            # A value that is missing raises here.
+            keys = "access_token", "refresh_token", "token_url", "form", "headers"
+            access, refresh, *_ = [str(stored[key]) for key in keys]
+            self._secrets.learn(access, refresh)
             return stored
         return {}
 
@@ -2909,8 +2967,8 @@ def fit(answer: JSON, is_part: bool) -> None:
     """Bring an answer of `open_toolbox` within its limit, if possible.
 
     As long as it is too long, the server whose tools are longest at that moment loses
-    its schemas, the next time its descriptions, and then its arguments. Where only
-    its names are left, the others keep theirs. A tool asked for alone stays whole.
+    its schemas, the next time its descriptions, and then its arguments. Names stay. A
+    tool that was asked for alone stays whole.
     """
     limit = PART_LIMIT if is_part else ANSWER_LIMIT
     cut_texts(answer["servers_failed"], answer["instructions"], limit // 3)
@@ -2924,11 +2982,12 @@ def fit(answer: JSON, is_part: bool) -> None:
     while sizes and len(compact(answer | {"tools": []})) + sum(sizes.values()) > limit:
         longest = max(sizes, key=lambda name: sizes[name])
         tools = by_server[longest]
-        if len(tools[0]) == 1:
+        if not sizes[longest]:
             return
         for tool in tools:
             shorten_tool(tool)
-        sizes[longest] = len(compact(tools))
+        # Bare names do not count, or others would pay for them.
+        sizes[longest] = 0 if len(tools[0]) == 1 else len(compact(tools))
         listed = [name for name in by_server if "inputSchema" not in by_server[name][0]]
         example = min((tool["name"] for tool in tools), key=len)
         told = _LISTED.format(", ".join(listed), quote(example))
@@ -3022,8 +3081,12 @@ FIELDS |= {
     "includeTools": "tool_filters",
     "enabled_tools": "tool_filters",
     "tools": "tool_filters",
-    # These two are translated below, unless their type is wrong.
+    "disabledTools": "exclude_tools",
+    "disabled_tools": "exclude_tools",
+    "http_headers": "headers",
+    # The values of these three are translated below.
     "env_http_headers": "headers",
+    "bearer_token_env_var": "headers",
     "env_vars": "env",
 }
 # Clients keep these keys in an entry for themselves.
@@ -3035,10 +3098,8 @@ _TABLE_KEYS = ["mcpServers", "servers", "context_servers", "mcp_servers"]
 _TABLE_KEYS += ["mcp", "mcp.servers", "amp.mcpServers"]
 # Rules for single tools, beside the tables of servers and in entries.
 _POLICIES = {"tools", "permission", "amp.tools.disable", "amp.mcpPermissions"}
-_ENTRY_POLICIES = {"default_tools_approval_mode", "toolPermissions"}
-# Keys of other clients whose values add to those of ours.
-_ADDED = {"http_headers": "headers"}
-_ADDED |= {"disabledTools": "excludeTools", "disabled_tools": "excludeTools"}
+_APPROVALS = {"default_tools_approval_mode", "toolPermissions"}
+FIELDS |= dict.fromkeys(_APPROVALS, "")
 # `${env:NAME` or `{env:NAME` of opencode, of which the end is that of a reference.
 _OTHER_NAME = r"(?:\$\{env:|(?<!\$)\{env:)(?=[A-Z_][A-Z0-9_]*(?::-[^}]*)?\})"
 FOREIGN.insert(0, r"\{(?:env|file):[^}]*\}")  # of opencode
@@ -3062,7 +3123,7 @@ def read_tables(
     tables = find_tables(data, reader)
     if "toolboxes" in data:
         for place, table in tables.items():
-            reader.note_variables(table)
+            reader.note_variables(_translate_table(place, table, is_served=False))
             log.warning("%s: not served, because there are toolboxes as well", place)
         return data | {"toolboxes": _translate_toolboxes(data["toolboxes"])}
     if not tables:
@@ -3076,6 +3137,8 @@ def read_tables(
                 given = entries[name].get("description", "")
                 text = ValueReader().read(place, given, str)
             text = text or f"Tools of the MCP server '{name}'"
+            if name in toolboxes:
+                log.warning("%s.%s: served in place of another '%s'", place, name, name)
             toolboxes[name] = ToolboxConfig(text, {name: server})
     return data | {"toolboxes": {}}
 
@@ -3102,7 +3165,9 @@ def find_tables(data: JSON, reader: ConfigReader) -> JSON:
     # `mcp` is opencode's table. In VS Code, its `servers` is the table. In Gemini CLI,
     # it has lists of names from `mcpServers`.
     other = {"servers", "inputs", "allowed", "excluded", "serverCommand"}
-    mcp = reader.values.expect("mcp", tables.get("mcp", {}), dict)
+    mcp = tables.get("mcp", {})
+    if not isinstance(mcp, dict):
+        mcp = {}
     if mcp.keys() & other:
         del tables["mcp"]
     if "servers" in mcp:
@@ -3149,7 +3214,8 @@ def _find_project(projects: JSON, reader: ConfigReader) -> tuple[str, JSON]:
             if Path(folder) == Path.cwd():
                 found = (f"projects.{folder}", project)
             elif project.get("mcpServers"):
-                reader.note_variables(project["mcpServers"])
+                table = _translate_table(folder, project["mcpServers"], is_served=False)
+                reader.note_variables(table)
                 others.append(folder)
     if others:
         log.warning("projects: not served, for other folders: %s", others[:5])
@@ -3159,18 +3225,20 @@ def _find_project(projects: JSON, reader: ConfigReader) -> tuple[str, JSON]:
 def _read_names(reader: ConfigReader, path: str, owner: JSON) -> set[str]:
     """A list of servers' names, which clients compare without regard to case."""
     given = owner.get(path.rpartition(".")[2]) or []
-    return {str(name).lower() for name in reader.values.expect(path, given, list)}
+    return {name.lower() for name in reader.values.read(path, given, list)}
 
 
-def _translate_table(place: str, table: Any) -> Any:
+def _translate_table(place: str, table: Any, is_served: bool = True) -> Any:
     """A table of servers in our form. Keys that our form lacks stay as they are."""
     entries = json.loads(re.sub(_OTHER_NAME, "${", json.dumps(table)))
     if not isinstance(entries, dict):
         return entries
     for name, entry in list(entries.items()):
-        if name.startswith("_") or not isinstance(entry, dict):
+        if not isinstance(entry, dict):
             continue
-        _translate_entry(f"{place}.{name}", entry)
+        entries[name] = entry = _translate_entry(entry)
+        if name.startswith("_") or not is_served:
+            continue
         # Zed's extensions and opencode's organizations bring servers whose entries here
         # have only settings.
         fields = {FIELDS.get(key) for key in entry}
@@ -3178,45 +3246,43 @@ def _translate_table(place: str, table: Any) -> Any:
             text = "%s.%s: left out, because it has no command and no URL"
             log.warning(text, place, name)
             entries[f"_{name}"] = entries.pop(name)
+        for key in sorted(
+            table[name].keys() - entry.keys() | entry.keys() & _APPROVALS
+        ):
+            if table[name][key] is not None:
+                text = "%s.%s.%s: approvals of tools are not applied"
+                log.warning(text, place, name, key)
     return entries
 
 
-def _translate_entry(path: str, entry: JSON) -> None:
-    """Change the entry of a server into our form, but for keys of another spelling."""
-    for key in sorted(entry.keys() & _ENTRY_POLICIES):
-        del entry[key]
-        log.warning("%s.%s: approvals of tools are not applied", path, key)
+def _translate_entry(entry: JSON) -> JSON:
+    """The entry of a server in our form, but for keys of another spelling."""
+    entry = without_null(entry)
     if isinstance(entry.get("tools"), dict):
-        log.warning("%s.tools: Codex's approvals of tools are not applied", path)
-        del entry["tools"]
+        del entry["tools"]  # Codex's approvals
     if isinstance(entry.get("command"), list):
         # opencode writes the command and its arguments as one list.
-        entry["command"], *entry["args"] = entry["command"] or [""]
-    # Codex has the names of variables, which become references.
-    if entry.get("bearer_token_env_var"):
-        token = entry.pop("bearer_token_env_var")
-        _add(entry, "headers", {"Authorization": f"Bearer ${{{token}}}"})
+        entry["command"], *words = entry["command"] or [""]
+        if isinstance(entry.setdefault("args", []), list):
+            entry["args"] = words + entry["args"]
+    # Codex has the names of variables, which become references. Of two headers or
+    # variables of one name, the later one counts.
+    if isinstance(entry.get("env_vars"), list):
+        references = {}
+        for each in entry.pop("env_vars"):
+            name = str(each.get("name") if isinstance(each, dict) else each)
+            # Codex passes on what is set. Other variables than these are not withheld.
+            if name in os.environ and name.isupper():
+                references[name] = f"${{{name}}}"
+        entry = {"env_vars": references, **entry}
     if isinstance(entry.get("env_http_headers"), dict):
         names = entry.pop("env_http_headers")
-        _add(entry, "headers", {header: f"${{{names[header]}}}" for header in names})
-    if isinstance(entry.get("env_vars"), list):
-        # Codex passes on what is set.
-        names = os.environ.keys() & map(str, entry.pop("env_vars"))
-        _add(entry, "env", {name: f"${{{name}}}" for name in names if name.isupper()})
-    for key, ours in _ADDED.items():
-        if key in entry:
-            _add(entry, ours, entry.pop(key))
-
-
-def _add(entry: JSON, key: str, more: Any) -> None:
-    """Add to the list or object of a key. A value of the wrong type stays, or comes."""
-    former = entry.get(key)
-    if isinstance(former, dict) and isinstance(more, dict):
-        entry[key] = more | former
-    elif isinstance(former, list) and isinstance(more, list):
-        entry[key] = former + more
-    elif former is None or not isinstance(more, dict | list):
-        entry[key] = more
+        references = {header: f"${{{names[header]}}}" for header in names}
+        entry["env_http_headers"] = references
+    if isinstance(entry.get("bearer_token_env_var"), str):
+        token = f"Bearer ${{{entry['bearer_token_env_var']}}}"
+        entry["bearer_token_env_var"] = {"Authorization": token}
+    return entry
 
 
 # Editors write JSON with comments and trailing commas. Strings are matched first,
@@ -3301,8 +3367,11 @@ async def _check_server(
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         verdict = "\x1b[31mFAILED\x1b[0m"
     if connection.state is not State.UP:
-        # The first line is the reason, and the others are the server's output.
+        # The first line is the reason, and the others are the server's output, or
+        # further problems of its entry.
         text = connection.why_not_up("\n")
+        if server.config.problem:
+            text = text.replace("; ", "\n")
     elif not connection.tools and server.config.tool_filters != ["*"]:
         text = "its toolFilters match none of its tools"
     else:
@@ -3368,7 +3437,7 @@ async def call_once(server: Server[Any], name: str, *words: str) -> int:
         print(f"expected a name {NAME_FORM}, found {name}", file=sys.stderr)
         return 1
     given = " ".join(words)
-    if given and not isinstance(decode(given), dict):
+    if words and not isinstance(decode(given), dict):
         how = 'expected a JSON object such as \'{"text": "hi"}\''
         print(f"{how}, found {given}", file=sys.stderr)
         return 1
