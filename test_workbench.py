@@ -573,21 +573,13 @@ def test_secrets_are_masked(entry: dict[str, Any], texts: str) -> None:
     assert set(masked.replace("...", "").split()) == {"***"}
 
 
-def test_a_part_is_masked_within_a_word_and_a_name_never_is() -> None:
-    env = {"TOKEN": "glued-0123456789abcd", "DB": "warehouse"}
-    secrets = secrets_of(**{"warehouse-db": {"command": "x", "env": env}})
-    told = r"in warehouse-db: bad token:\nglued-0123456789ab, key_0123456789abcd-x"
-    masked = r"in warehouse-db: bad token:\n***, key_***-x"
-    assert secrets.mask(told) == masked
-
-
 def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.setenv("SHORT", "1234567")
     monkeypatch.setenv("FILE", str(tmp_path))
     args = ["literal-0", "${SHORT}", "${FILE}", "${NO:-default-0}"]
     args += ["https://example.org/@owner/name", "--verbose=very-much"]
     env = {"BLANK": " " * 8, "RED": "\x1b[01;31m", "ME": "chrome-devtools"}
-    env["DATA"] = "/none/chrome-devtools/x"
+    env |= {"DATA": "/none/chrome-devtools/x", "NAME": "devtools"}
     env["PATH"] = f"/none/site-packages{os.pathsep}${{PATH}}"
     its = {"command": "x", "args": args, "env": env}
     secrets = secrets_of(**{"chrome-devtools": its})
@@ -596,6 +588,9 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     assert secrets.mask(told) == told
     cut = secrets.mask("x " * 32_763 + env["DATA"])  # the limit is in the secret
     assert cut.endswith("…") and "none" not in cut and 65_000 < len(cut) < 65_536
+    glued = secrets_of(s={"env": {"A": "glued-0123456789abcd"}})
+    told = glued.mask(r"bad:\nglued-0123456789ab, key_0123456789abcd-x")
+    assert told == r"bad:\n***, key_***-x"
 
 
 # === Configuration ====================================================================
@@ -1068,8 +1063,8 @@ async def test_a_filtered_tool_can_be_neither_seen_nor_called(log: Logs) -> None
 # === MCP server =======================================================================
 
 INSTRUCTIONS = """\
-Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools. Toolboxes: \
-web, main
+Use `open_toolbox` to connect to a toolbox, then `use_tool` to invoke tools. \
+Toolboxes: web, main
 
 Available Toolboxes:
 
@@ -1160,18 +1155,11 @@ async def test_keys_that_clients_add_are_ignored() -> None:
             assert text(await client.call_tool("use_tool", given)) == told
 
 
-def test_an_argument_may_be_declared_anywhere_in_a_schema() -> None:
-    own = {"type": "object", "allOf": [{"properties": {"path": {}}}]}
-    with pytest.raises(workbench.ToolError, match="put what stands in path"):
-        workbench.refuse_misplaced(
-            types.Tool(name="x", input_schema=own), {"path": "/", "wait": True}
-        )
-
-
 @pytest.mark.parametrize("key", ["args", "params", "argumentsCustom", "path"])
 async def test_nothing_is_executed_without_its_arguments(key: str, notes: Path) -> None:
     """Whether or not the server is up: an empty call may delete everything."""
-    schema = {"type": "object", "properties": {"path": {}}}
+    # Arguments may be declared anywhere in a schema.
+    schema = {"type": "object", "allOf": [{"properties": {"path": {}}}]}
     a = local(notes=notes, tools=[tool("delete", inputSchema=schema)])
     misplaced = {"path": "/x", "params": '{"path": "/x"}'}.get(key, {"path": "/x"})
     given: dict[str, Any] = {"tool_name": "box__a__delete", key: misplaced}
@@ -1678,7 +1666,7 @@ def test_a_person_at_a_terminal_is_told_what_it_waits_for(tmp_path: Path) -> Non
         for said in (
             "INFO Serving box: /.*json\n",
             "INFO Withheld .*: WB_TOKEN\n",
-            r"WARNING .*\.bad.command: \${NO} is not set: write NO=\.\.\. before .*, or",
+            r"WARNING .*bad.command: \${NO} is not set: write NO=\.\.\. before .*, or",
             "INFO .*Ctrl-C",
         ):
             assert re.search(said, told())
@@ -2802,7 +2790,7 @@ async def test_long_texts_leave_room_for_the_tools(monkeypatch: Monkey) -> None:
 
 BAD_FILES += cases_of(r"""
 {"projects": 7, "theme": "dark"}
-  configuration: expected .*toolboxes.*mcpServers.*mcp_servers.*, found .'projects', 'theme'.
+  configuration: expected .*toolboxes.*mcp_servers.*, found .'projects', 'theme'.
 {"mcp": {"excluded": "s3cret"}, "mcpServers": "s3cret"}
   mcpServers: expected an object, found a string
   mcp.excluded: expected a list, found a string
@@ -2818,21 +2806,25 @@ filters {"command": "x", "toolFilters": ["a"], "tools": ["*"]}
   .tools: expected the same in all spellings
 like {"command": "x", "disabledtools": ["s3cret"]}
   .disabledtools: unknown key: did you mean
+spelt {"command": "x", "excludeTools": ["a"], "disabledTools": {"s3cret": 1}}
+  .disabledTools: expected a list, found an object
 """)
 # Below each file, what it changes of its servers, and the places that are warned about.
 CLIENT_FILES = """
 === Our own: workbench-config.json
-{"_comment": "${", "toolMode": "proxy", "mcpServers": {"x": {"command": "x"}},
+{"_comment": "${", "toolMode": "proxy", "mcpServers": {"x": {"env_vars": ["KEY"]}},
  "toolboxes": {"_comment": 7, "box": {"description": "A box", "oops": 1, "_was": "${A",
-  "mcpServers": {"s": {"command": "x", "timeout": 1, "_x": "${", "autoApprove": ["${"]},
-   "off": {"command": "${UNSET}", "disabled": true}, "_was": {"env": 7}, "_": [1]}}}}
+  "mcpServers": {"s": {"command": "x", "timeout": 1, "_x": "${", "autoApprove": ["${"],
+     "alwaysLoad": 1, "alwaysAllow": 1, "trust": 1, "deferTools": 1},
+   "off": {"command": "${UNSET}", "disabled": true}, "_": [1],
+   "_was": {"env": 7, "bearer_token_env_var": "OFF"}}}}}
 > {"box": {"command": "x", "description": "A box"}}
 > mcpServers toolboxes.box
 === Claude Code: .claude.json
 {"numStartups": 5, "oauthAccount": "${", "mcpServers": {
   "a": {"type": "http", "url": "${B:-https://a.b}/@c/mcp?d=e@f", "headers": {}},
   "b": {"command": "${UNSET}"}},
- "projects": {"/elsewhere": {"mcpServers": {"x": {"command": "${UNSET}"}}},
+ "projects": {"/elsewhere": {"mcpServers": {"x": {"command": "${env:KEY}"}}},
   "FOLDER": {"disabledMcpServers": ["b"], "history": ["${NOT_NAMED}"], "mcpServers": {
     "c": {"type": "stdio", "command": "uvx", "args": ["z"], "env": {}}}}}}
 > {"a": {"transport": "http", "url": "https://a.b/@c/mcp?d=e@f"},
@@ -2857,6 +2849,8 @@ enabled_tools = ["r*"]
 disabled_tools = ["rm"]
 env_vars = ["KEY2", "NOT_SET"]
 supports_parallel_tool_calls = true
+startup_timeout_sec = 9
+tool_timeout_sec = 9
 excludeTools = []
 since = 2026-11-22
 tools.read.approval_mode = "approve"
@@ -2892,7 +2886,7 @@ http_headers = { X = "of no use", Y = "y" }
   "a": {"command": "npx", "args": ["z"], "env": {"_J": "${env:KEY}"}, "envFile": "x",
     "working_directory": "/w", "autoApprove": ["${"]},
   "b": {"type": "remote", "serverUrl": "https://b", "headers": {"K": "${KEY}"},
-    "disabledTools": [], "excludeTools": ["t"], "disabled_tools": ["u"]},
+    "disabledTools": null, "excludeTools": ["t"], "disabled_tools": ["u"]},
   "c": {"httpUrl": "https://c", "headers": {"A": "Bearer $ECRET"}, "disabled": false,
     "includeTools": ["r"], "excludeTools": ["s"], "description": "Its own"},
   "d": {"transport": "sse", "url": "https://d", "enabled": true, "description": ""},
@@ -2941,38 +2935,21 @@ def test_a_file_is_served_as_its_client_means_it(
     assert warned == " ".join(places).split() and "ECRET" not in log.text
 
 
-# The keys of a server in the schemas of twelve clients: those that are honoured, or that
-# mean nothing here, and those that are told, because a person may miss something.
-KNOWN_KEYS = """
-command args env cwd disabled description alwaysLoad timeout environment enabled tools
-working_directory env_vars includeTools excludeTools enabled_tools disabled_tools
-disabledTools autoApprove alwaysAllow trust deferTools supports_parallel_tool_calls
-startup_timeout_sec tool_timeout_sec
-"""
-if "url" in workbench.KINDS:
-    KNOWN_KEYS += "type transport url serverUrl httpUrl headers http_headers "
-    KNOWN_KEYS += "env_http_headers bearer_token_env_var"
+# Keys of a server in the schemas of twelve clients that mean something, but not here.
 TOLD_KEYS = """
-headersHelper oauth role toolPermissions auth default_tools_approval_mode required scopes
-oauth_resource startup_timeout_ms authProviderType extension targetAudience envFile dev
-sandbox gallery version filterMapping isDefaultServer oauthClientId remote settings source
+headersHelper oauth role toolPermissions auth default_tools_approval_mode required
+oauth_resource startup_timeout_ms authProviderType extension targetAudience envFile
+sandbox gallery version filterMapping isDefaultServer oauthClientId remote settings
+scopes source dev
 """
-LISTS = "args env_vars includeTools enabled_tools disabled_tools disabledTools tools"
-OBJECTS = "env environment headers http_headers env_http_headers"
-SAMPLES: dict[str, Any] = {"disabled": False, "enabled": True, "excludeTools": ["X"]}
-SAMPLES |= {key: ["X"] for key in LISTS.split()}
-SAMPLES |= {key: {"X": "X"} for key in OBJECTS.split()}
 
 
-def test_no_key_of_a_client_is_passed_over(monkeypatch: Monkey, log: Logs) -> None:
-    monkeypatch.setenv("X", "x")
-    for key in (KNOWN_KEYS + TOLD_KEYS).split():
-        start = {} if key.lower().endswith("url") else {"command": "X"}
-        entry = start | {key: SAMPLES.get(key, "X")}
-        config = workbench.parse_config({"mcpServers": {"s": entry}})
-        assert config.toolboxes["s"].servers["s"].problem == "", key
-        assert (key in log.text) == (key in TOLD_KEYS.split()), key
-        log.clear()
+def test_no_key_of_a_client_is_passed_over(log: Logs) -> None:
+    entry = {"command": "x"} | dict.fromkeys(TOLD_KEYS.split(), "X")
+    config = workbench.parse_config({"mcpServers": {"s": entry}})
+    assert config.toolboxes["s"].servers["s"].problem == ""
+    for key in TOLD_KEYS.split():
+        assert re.search(rf"\b{key}\b", log.text), key
 
 
 EXPANSIONS += ["${env:A} ${env:NO:-d} {env:A} = x d x"]
@@ -2995,32 +2972,11 @@ def test_servers_of_other_folders_are_named(monkeypatch: Monkey, log: Logs) -> N
     assert log.messages == ["projects: not served, for other folders: ['/other']"]
 
 
-def test_exclusions_of_all_spellings_add_up() -> None:
-    lists = {"excludeTools": ["a"], "disabledTools": None, "disabled_tools": ["b"]}
-    server = read_server({"command": "x", **lists})
-    assert server.exclude_tools == ["a", "b"]
-    bad = read_server({"command": "x", **lists, "disabledTools": {"c": True}})
-    assert bad.problem.endswith("s.disabledTools: expected a list, found an object")
-
-
-def test_what_any_spelling_names_is_withheld(monkeypatch: Monkey) -> None:
-    """Also in tables that are not served, and in comments."""
-    for name in ("WB_A", "WB_B", "WB_C"):
-        monkeypatch.setenv(name, "ours")
-    servers = {"g": {"command": "x", "env": {"T": "${env:WB_A}"}}}
-    servers["_g"] = {"command": "x", "bearer_token_env_var": "WB_B"}
-    other = {
-        "/no/folder": {"mcpServers": {"x": {"command": "x", "env_vars": ["WB_C"]}}}
-    }
-    data = {"toolboxes": {}, "servers": servers, "projects": other}
-    assert workbench.parse_config(data).withheld == {"WB_A", "WB_B", "WB_C"}
-
-
 # === Room: Reports ====================================================================
 
 COMMANDS.append(("bad.json --check", 1, "", REASON, {}))
-CALL = 'its.json --call box__s__result {"content":[{"type":"text","text":"Gr\\u00f6\\u00df"},'
-CALL += '{"type":"text","text":"en"}]}'
+CALL = 'its.json --call box__s__result {"content":[{"type":"text","text":'
+CALL += '"Gr\\u00f6\\u00df"},{"type":"text","text":"en"}]}'
 COMMANDS.append((CALL, 0, "Größ\nen\n", "größe", {}))  # in UTF-8, whatever is usual
 COMMANDS.append((f"--read-only {CALL}", 1, "", "left out by --read-only", {}))
 # A stdout that nobody reads, as behind `head`.

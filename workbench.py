@@ -19,11 +19,11 @@ Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, if it is there.
 # its banner to the next (the last to `if __name__`), with the lines elsewhere that are
 # marked with its name in a comment at their end. Numbers are lines of code.
 #
-# Core: Secrets (87), Configuration (242), Workbench (247), MCP server (131),
+# Core: Secrets (87), Configuration (243), Workbench (247), MCP server (131),
 # Messages (59), Connections (280), Processes (91), Serving (178). A call comes in by
 # `stdio_streams`, and passes `use_tool`, `DownstreamServer.call`, `Connection.call` and
 # `ServerProcess._send`; its answer returns through `ServerProcess._messages`.
-# Remote servers (231): a `url`. Only for them: `is_forgetful`, `Unanswered`.
+# Remote servers (232): a `url`. Only for them: `is_forgetful`, `Unanswered`.
 # Sign-in (196): `--login`, for remote servers. Only for it: `Secrets.learn`.
 # Short answers (79): without them, an answer of `open_toolbox` may be very long.
 # Other clients' files (180): `mcpServers`, other keys, TOML. Only for it: `LANGUAGES`.
@@ -247,7 +247,7 @@ def find_in_path(address: str) -> list[str]:
     """The query of a URL with its values, and parts of its path that look like keys."""
     path, _, query = address.partition("?")
     found = [query]
-    for pair in query.split("&"):
+    for pair in re.split("[&#]", query):
         found.append(pair.partition("=")[2])
     for part in path.split("/")[1:]:
         if len(part) >= 16 and re.search(r"\d", part) and re.search("[A-Za-z]", part):
@@ -393,7 +393,8 @@ class ValueReader:
     def check_keys(self, path: str, unknown: list[str]) -> None:
         """Warn of unknown keys. A misspelt filter is a problem: it filters nothing."""
         ignored = []
-        filters = ["toolfilters", "excludetools"]
+        fields = "tool_filters", "exclude_tools"
+        filters = [key.lower() for key, name in FIELDS.items() if name in fields]
         for key in unknown:
             if key.startswith("_"):
                 continue
@@ -2622,7 +2623,9 @@ def find_in_url(url: str) -> list[str]:
     *parts, rest = re.split("(?<!/)@", address)
     login = "@".join(parts)
     words = re.split(r"[\s:/?#&=@]+", login)
-    return [login, login.partition(":")[2], *words, *find_in_path(rest)]
+    # The `@` may stand in the query, and a `?` in the password.
+    found = find_in_path(address) + find_in_path(rest)
+    return [login, login.partition(":")[2], *words, *found]
 
 
 def find_in_headers(headers: JSON) -> list[str]:
