@@ -2849,8 +2849,6 @@ enabled_tools = ["r*"]
 disabled_tools = ["rm"]
 env_vars = ["KEY2", "NOT_SET"]
 supports_parallel_tool_calls = true
-startup_timeout_sec = 9
-tool_timeout_sec = 9
 excludeTools = []
 since = 2026-11-22
 tools.read.approval_mode = "approve"
@@ -3235,25 +3233,26 @@ FOLDERS.insert(0, str(Path(sys.executable).parent))
 for name in ("PYTHONDONTWRITEBYTECODE", "UV", "UV_RUN_RECURSION_DEPTH", "VIRTUAL_ENV"):
     PLAIN.pop(name, None)
 ACTIVATED = PLAIN | {"VIRTUAL_ENV": sys.prefix, "PATH": os.pathsep.join(FOLDERS)}
-UV_ITSELF = "uv run --no-project --with mcp>=2.3,<3 python -c"
+UVX = ["uvx", "--with", "mcp>=2.3,<3", "python>=3.11"]  # as the README has it
 
 
 @pytest.fixture
 def uv() -> str:
     """The program itself, because a shim of it changes PATH."""
-    line = [*UV_ITSELF.split(), "import os; print(os.environ['UV'])"]
+    line = [*UVX, "-c", "import os; print(os.environ['UV'])"]
+    env = ACTIVATED | {"UV_HTTP_RETRIES": "0"}
     try:
-        return subprocess.check_output(line, env=ACTIVATED, text=True).strip()
+        return subprocess.check_output(line, env=env, text=True).strip()
     except (OSError, subprocess.CalledProcessError):
         return pytest.skip("uv is not installed, or cannot install `mcp`")
 
 
 def test_a_server_gets_the_environment_of_the_client(tmp_path: Path, uv: str) -> None:
     uvx = str(Path(uv).with_stem("uvx"))
-    starts = [  # of a script, as the README has them; the environment
+    starts = [  # of a script; the environment
         ([uv, "run"], PLAIN),
         (PYTHON, ACTIVATED),
-        ([uvx, "--with", "mcp>=2.3,<3", "python>=3.11"], ACTIVATED),
+        ([uvx, *UVX[1:]], ACTIVATED),
     ]
 
     def see(start: Any, env: dict[str, str]) -> Any:
