@@ -3213,9 +3213,7 @@ OPTIONS |= {
 }
 
 
-async def test_with_no_file_there_is_a_demo(
-    tmp_path: Path, monkeypatch: Monkey
-) -> None:
+async def test_without_a_file_it_is_a_demo(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
     async with connected(config=find(None)) as client:
         assert re.search("demo.*argument.*WORKBENCH_CONFIG", str(client.instructions))

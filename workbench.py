@@ -351,7 +351,7 @@ class WorkbenchConfig:
 
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
 _TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
-_VARIABLE = r"\$\{(?P<name>[A-Z_][A-Z0-9_]*)(?::-(?P<default>[^}]*))?\}"
+_VARIABLE = r"\$\{(?:env:)?(?P<name>[A-Z_][A-Z0-9_]*)(?::-(?P<default>[^}]*))?\}"
 # References of other programs, such as a shell.
 FOREIGN = [r"\$\{[^}]*\}", r"\$[A-Z_][A-Z0-9_]*\b"]
 # Every server may need proxies and certificates.
@@ -3103,8 +3103,8 @@ _TABLE_KEYS += ["mcp", "mcp.servers", "amp.mcpServers"]
 _POLICIES = {"tools", "permission", "amp.tools.disable", "amp.mcpPermissions"}
 _APPROVALS = {"default_tools_approval_mode", "toolPermissions"}
 FIELDS |= dict.fromkeys(_APPROVALS, "")
-# `${env:NAME` or `{env:NAME` of opencode, of which the end is that of a reference.
-_OTHER_NAME = r"(?:\$\{env:|(?<!\$)\{env:)(?=[A-Z_][A-Z0-9_]*(?::-[^}]*)?\})"
+# `{env:NAME` of opencode, whose end is that of a reference.
+_OTHER_NAME = r"(?<!\$)\{env:(?=[A-Z_][A-Z0-9_]*(?::-[^}]*)?\})"
 FOREIGN.insert(0, r"\{(?:env|file):[^}]*\}")  # of opencode
 # Other programs and pages quote these four lines, so their words are fixed.
 _UNKNOWN_MODE = """\
