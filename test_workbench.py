@@ -1567,12 +1567,13 @@ send({"id": 987654321, "result": {}})
 self.echo(request, {})
 """
 ENDLESS = "self.note('hangs')\nwhile True: os.write({}, b'without end\\n' * 1000)"
-NO_LINE_FEED = "for _ in range(40): os.write(2, b'\\r50 %' * 200_000)\n"
+NO_LINE_FEED = "for _ in range(9): os.write(2, b'\\r50 %' * 200_000)\n"
 NO_LINE_FEED += "self.echo(request, {})"
 
 
 async def test_a_fault_costs_only_its_server(notes: Path, monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
+    monkeypatch.setattr(workbench, "LINE_LIMIT", 1 << 20)
     servers = {
         "good": local(),
         "garbage": local(on={"tools_call": GARBAGE}),
