@@ -41,6 +41,13 @@ Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, if it is there.
 
 from __future__ import annotations
 
+import sys
+
+# The folder of a script comes first in `sys.path`, and may have a `types.py` or a `mcp`
+# of its own. With -P or -I, Python leaves it out.
+if not sys.flags.safe_path and __name__ == "__main__":
+    del sys.path[0]
+
 import _thread
 import argparse
 import asyncio
@@ -56,7 +63,6 @@ import os
 import queue
 import re
 import signal
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -72,9 +78,9 @@ from typing import Annotated, Any, ClassVar, NamedTuple, cast, get_args
 try:
     import anyio.abc
     from mcp import ClientSession, MCPError, ServerSession, types
-    from mcp.client.stdio import get_default_environment
     from mcp.server.lowlevel.server import Server
     from mcp.shared.dispatcher import ProgressFnT
+    from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
     from mcp.shared.message import SessionMessage
     from mcp_types.methods import validate_server_result
     from pydantic import BeforeValidator, Field, TypeAdapter
@@ -90,8 +96,6 @@ OPEN_TIMEOUT = 5.0  # for slower servers once one is up, and for a new listing
 ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up at 60
 START_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
 HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new one
-REFUSAL_TIMEOUT = 2.0  # for a refusal of a lost session; a later one is the tool's
-LISTING_PAUSE = 1.0  # between two listings of a server that is up
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
 OUTPUT_TIMEOUT = 0.25  # for the last output of a process, its death, and the log
 # A client that ends the workbench closes its stdin, waits 2 s, sends SIGTERM, waits 2 s
@@ -99,165 +103,14 @@ OUTPUT_TIMEOUT = 0.25  # for the last output of a process, its death, and the lo
 # `ServerProcess.__aexit__`, the log, and a moment more.
 EXIT_TIMEOUT = 2 * EXIT_GRACE + 3 * OUTPUT_TIMEOUT + 0.1
 
-MAX_PAGES = 250  # of one `tools/list`; a server with more pages is looping
+TEXT_LIMIT = 2_000  # characters of a server's instructions; clients cut there as well
 
 # A name that begins with one underscore is used in its own section only.
 
 log = logging.getLogger("workbench")
 JSON = dict[str, Any]  # a JSON object, such as the wire form of a result
 OnProgress = ProgressFnT | None
-
-
-# === Secrets ==========================================================================
-# No secret is told to a model or a log. One `Secrets` object is given those of the
-# configuration, learns tokens later, and masks both in all that is told.
-
-MASK_LIMIT = 1 << 16  # characters of a text that are masked and shown
-_PART = 12  # characters of a part of a secret that is masked as well
-# Colours and moves of a terminal, halves of surrogate pairs, and control characters
-# except \n.
-_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
-class Secrets:
-    """The texts that must not be told."""
-
-    def __init__(self) -> None:
-        # A model needs the names of toolboxes and servers, so they are no secrets.
-        self._names: set[str] = set()
-        self._configured: set[str] = set()
-        # A workbench may run for weeks, and only its newest tokens are valid.
-        self._tokens: deque[str] = deque(maxlen=99)
-        self._update()
-
-    def add(self, texts: Iterable[str], names: Iterable[str] = ()) -> None:
-        """Mask these texts from now on, as they are and as JSON has them.
-
-        The names of toolboxes and servers are never masked. A path that exists is no
-        secret.
-        """
-        self._names.update(names)
-        all_names = " ".join(self._names)
-        texts = {text for text in texts if text not in all_names}
-        # The lines of a secret are secrets, because stderr is shown line by line.
-        for text in map(str.strip, {*texts, *"\n".join(texts).splitlines()}):
-            if os.path.exists(text):
-                continue
-            # Python's `json` has two forms of a text with other letters than ASCII.
-            shown = json.dumps(text, ensure_ascii=False)[1:-1]
-            for form in (text, shown, json.dumps(text)[1:-1]):
-                self._configured.add(_CONTROLS.sub(" ", form).strip())
-        self._update()
-
-    def learn(self, *tokens: str) -> None:
-        """Mask these tokens as well from now on; only the last 99 of them are kept."""
-        new = set(filter(None, tokens)).difference(self._tokens)
-        if new:
-            self._tokens.extend(new)
-            self._update()
-
-    def _update(self) -> None:
-        """Prepare what `mask` needs, so that it can look up a part in one step."""
-        # A shorter text occurs by chance.
-        known = {text for text in {*self._configured, *self._tokens} if len(text) >= 8}
-        # A secret may contain another one, and is replaced first.
-        self._secrets = sorted(known, key=len, reverse=True)
-        self._parts = _windows(self._secrets) - _windows(self._names)
-
-    def mask(self, text: str) -> str:
-        """The text with `***` for each known secret, and without control characters.
-
-        Programs cut secrets, and fold them into lines. So a part of one is masked as
-        well, if it has 12 or more letters, digits, `_` or `-`. Line feeds stay. Of a
-        text beyond `MASK_LIMIT`, only the beginning is shown.
-        """
-        if len(text) > MASK_LIMIT:
-            # The cut may go through a secret, of which the rest would be shown.
-            longest = max(map(len, self._secrets), default=0)
-            return self.mask(text[:MASK_LIMIT])[: -longest or None] + "…"
-        # A colour may stand right before a part of a secret.
-        text = _CONTROLS.sub(" ", text)
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return re.sub(rf"[A-Za-z0-9_-]{{{_PART},}}", self._mask_part, text)
-
-    def _mask_part(self, run: re.Match[str]) -> str:
-        shown, end = "", 0
-        for start in range(len(run[0]) - _PART + 1):
-            if run[0][start : start + _PART] in self._parts:
-                # A part that overlaps the one before makes it longer.
-                shown += run[0][end:start] + "***" * (start > end or not end)
-                end = start + _PART
-        return shown + run[0][end:]
-
-
-def _windows(texts: Iterable[str]) -> set[str]:
-    """All parts of these texts that have `_PART` characters."""
-    windows: set[str] = set()
-    for text in texts:
-        windows.update(text[i : i + _PART] for i in range(len(text) - _PART + 1))
-    return windows
-
-
-def find_in_env(env: JSON) -> list[str]:
-    """The secrets of an entry's `env`: all values, and what is secret in their URLs."""
-    values = without_null(env)
-    # PATH, HOME and a few more are no secrets, and their parts are in many texts.
-    for name in get_default_environment():
-        values.pop(name, None)
-    return [*values.values(), *find_in_urls(values.values())]
-
-
-def find_in_args(args: list[str]) -> list[str]:
-    """The secrets of an entry's `args`: values of options that say so, and of URLs.
-
-    The value stands behind a `=` or is the next argument. That of a header begins
-    behind its `:`. The words of a shell's command count as arguments, too.
-    """
-    found = []
-    for words in (args, " ".join(args).split()):
-        for word, following in zip(words, [*words[1:], ""], strict=False):
-            parts = word.split("=")
-            if parts[0] in ("-H", "--header"):
-                header = "=".join(parts[1:]) or following
-                found += split_value(header.partition(":")[2])
-            elif re.match(f"-.*{_TELLING}", word) and len(parts) == 1:
-                found.append(following)
-            for number, name in enumerate(parts[:-1], 1):
-                if re.search(_TELLING, name):
-                    found.append("=".join(parts[number:]))
-                    break
-    return found + find_in_urls(args)
-
-
-# An option whose name has one of these words has a secret as its value.
-_TELLING = "(?i:token|key|secret|pass)"
-
-
-def find_in_urls(texts: Iterable[str]) -> list[str]:
-    """Logins, queries, and parts of paths that look like keys, of URLs in texts."""
-    found = []
-    for address in re.findall(r"://(\S+)", " ".join(texts)):
-        login = address.partition("/")[0].rpartition("@")[0]
-        found += [login, *login.split(":"), *find_in_path(address)]
-    return found
-
-
-def find_in_path(address: str) -> list[str]:
-    """The query of a URL with its values, and parts of its path that look like keys."""
-    path, _, query = address.partition("?")
-    found = [query]
-    for pair in re.split("[&#]", query):
-        found.append(pair.partition("=")[2])
-    for part in path.split("/")[1:]:
-        if len(part) >= 16 and re.search(r"\d", part) and re.search("[A-Za-z]", part):
-            found.append(part)
-    return found
-
-
-def split_value(value: str) -> list[str]:
-    """A value, and its words, which may be shown alone, such as that of `Bearer X`."""
-    return [value, *value.split()]
+Mask = Callable[[str], str]
 
 
 # === Configuration ====================================================================
@@ -287,47 +140,53 @@ def without_null(members: JSON) -> JSON:
 class ServerConfig:
     """The entry of a downstream server: the part that is the same for all kinds.
 
-    A kind of servers is a subclass with the fields that start it. The type of a field's
-    default is the JSON type that a file must have, but for null in objects.
+    A kind of servers is a subclass with the fields that start it.
     """
+
+    # The keys of an entry, each with the name of its field and its JSON type.
+    KEYS: ClassVar[dict[str, tuple[str, type]]] = {
+        "env": ("env", dict),
+        "toolFilters": ("tool_filters", list),
+        "excludeTools": ("exclude_tools", list),
+    }
 
     # None takes an inherited variable away.
     env: dict[str, str | None] = field(default_factory=dict)
     tool_filters: list[str] = field(default_factory=lambda: ["*"])
     exclude_tools: list[str] = field(default_factory=list)
     problem: str = ""  # why the server is never started
-
-    def patterns(self) -> dict[str, list[str]]:
-        """The patterns of tools' names, by the keys of the entry that have them."""
-        return {"toolFilters": self.tool_filters, "excludeTools": self.exclude_tools}
+    variables: frozenset[str] = frozenset()  # that the entry names as `${NAME}`
 
     def why_left_out(self, tool: str) -> str:
-        """The key that hides a tool of this name from models; empty if none does."""
+        """The key of the entry that hides a tool from models; empty if none does."""
         if any(matches(tool, pattern) for pattern in self.exclude_tools):
             return "excludeTools"
-        is_offered = any(matches(tool, pattern) for pattern in self.tool_filters)
-        return "" if is_offered else "toolFilters"
+        if any(matches(tool, pattern) for pattern in self.tool_filters):
+            return ""
+        return "toolFilters"
+
+    def secrets(self) -> list[str]:
+        """The values that are secret whatever their names say."""
+        return []
 
 
 @dataclass(frozen=True)
 class ProcessConfig(ServerConfig):
     """A server that is a process of this machine."""
 
+    KEYS = ServerConfig.KEYS | {
+        "command": ("command", str),
+        "args": ("args", list),
+        "cwd": ("cwd", str),
+    }
+
     command: str = ""
     args: list[str] = field(default_factory=list)
-    cwd: str = "."
+    cwd: str = ""
 
 
 # The kinds of servers, by the key that makes an entry one of this kind.
 KINDS: dict[str, type[ServerConfig]] = {"command": ProcessConfig}
-# The keys of an entry, and the fields that get their values. A key without a field is
-# known, and means nothing here.
-FIELDS = {key: key for key in ("env", "command", "args", "cwd")}
-FIELDS |= {"toolFilters": "tool_filters", "excludeTools": "exclude_tools"}
-# The functions that find the secrets in the value of a field.
-SECRETS_OF: dict[str, Callable[[Any], list[str]]]
-SECRETS_OF = {"env": find_in_env, "args": find_in_args}
-SECRETS_OF["command"] = lambda command: find_in_args([command])
 
 
 @dataclass(frozen=True)
@@ -343,26 +202,42 @@ class WorkbenchConfig:
     """A configuration of the right form, with its `${VAR}` references expanded."""
 
     toolboxes: Mapping[str, ToolboxConfig]
-    # The environment variables that servers' entries name as `${VAR}`. A server gets
-    # such a variable only through its own entry.
+    # The secret variables that entries name. Only a server whose own entry names such a
+    # variable inherits it.
     withheld: frozenset[str] = frozenset()
     source: str = ""  # where it came from, for messages
 
 
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
 _TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
-_VARIABLE = r"\$\{(?:env:)?(?P<name>[A-Z_][A-Z0-9_]*)(?::-(?P<default>[^}]*))?\}"
-# References of other programs, such as a shell.
-FOREIGN = [r"\$\{[^}]*\}", r"\$[A-Z_][A-Z0-9_]*\b"]
-# Every server may need proxies and certificates.
-_NEVER_WITHHELD = re.compile(r".*_PROXY|.*_CA_CERTS|SSL_CERT_.*|.*_CA_BUNDLE")
+# A name behind `${` makes a reference. Only `}` or a default behind the name completes
+# it, and only behind `env:` may the name have small letters.
+_REFERENCE = re.compile(
+    r"""(?x)
+    \$\{ (?P<prefix> env: )? (?P<name> [A-Za-z_][A-Za-z0-9_]* )
+    (?: (?: :- (?P<default> [^}]* ) )? (?P<end> \} ) | : [^}]* \}? | \Z )
+    """
+)
+_BARE_REFERENCE = re.compile(r"(?:^|[\s=])\$[A-Z_][A-Z0-9_]*$")
+# An unknown key that reads like a filter for tools.
+_FILTER = re.compile("(?i)tools|(?=.*tool).*(filter|clude|able|allow|deny|block).*")
+# Other programs and pages quote these four lines, so their words are fixed.
+_UNKNOWN_MODE = """\
+Configuration field 'toolMode' set to {!r} is no longer supported.
+Dynamic mode was removed in version 0.10.0.
+Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is now implicit).
+For migration guidance, see: "Upgrading" in README.md"""
 
 
 @dataclass
 class ValueReader:
-    """Reads the values of a part of a file, and collects what is wrong with them."""
+    """Reads the values of a part of a file, and collects what it finds in them."""
 
     problems: list[str] = field(default_factory=list)
+    secrets: list[str] = field(default_factory=list)
+    variables: set[str] = field(default_factory=set)  # that references name
+    # Variables that stand where a value is secret, such as in `--token ${MINE}`.
+    secret_variables: set[str] = field(default_factory=set)
     # The variables that references may name, beside those of the environment.
     env: JSON = field(default_factory=dict)
 
@@ -390,67 +265,81 @@ class ValueReader:
         if re.search("^$|__|_$", name):
             self.report(path, "expected a name, without '__', not ending in '_'")
 
-    def check_keys(self, path: str, unknown: list[str]) -> None:
-        """Warn of unknown keys. A misspelt filter is a problem: it filters nothing."""
+    def check_keys(self, path: str, unknown: Iterable[str]) -> None:
+        """Warn of unknown keys. A misspelt filter is a problem: it hides nothing."""
         ignored = []
-        fields = "tool_filters", "exclude_tools"
-        filters = [key.lower() for key, name in FIELDS.items() if name in fields]
         for key in unknown:
+            # A key that begins with `_` is a comment.
             if key.startswith("_"):
                 continue
-            near = difflib.get_close_matches(key.lower(), filters, cutoff=0.8)
-            if near or "tool" in key.lower():
+            if _FILTER.fullmatch(key):
                 how = "did you mean a server's 'toolFilters' or 'excludeTools'?"
                 self.report(f"{path}.{key}", f"unknown key: {how}")
             else:
                 ignored.append(key)
         if ignored:
-            log.warning("%s: unknown keys %s, ignored", path, sorted(ignored))
+            log.warning("%s: unknown keys %s, ignored", path, ignored)
 
     def read(self, path: str, value: Any, kind: type) -> Any:
-        """A value of this type: a text, or a list or object of texts, is expanded.
-
-        In an object, null stays. A number or boolean in place of a text becomes one.
-        """
+        """A value of this type, with its texts expanded. In an object, null stays."""
+        if kind is str:
+            return self.read_text(path, value)
         if kind is list and value == "*":
             value = ["*"]
-        if kind is str and isinstance(value, bool | int | float):
-            value = json.dumps(value)
         value = self.expect(path, value, kind)
-        if kind is list:
-            items = enumerate(value)
-            return [self.read(f"{path}[{i}]", each, str) for i, each in items]
         if kind is dict:
-            texts = dict(value)
-            for key, each in without_null(value).items():
-                texts[key] = self.read(f"{path}.{key}", each, str)
-            return texts
-        if kind is not str:
-            return value
-        # Text in `${` that is not closed would be cut off, so it is a problem.
-        pattern = "|".join([_VARIABLE, f"(?P<foreign>{'|'.join(FOREIGN)})", r"\$\{"])
-        return re.sub(pattern, functools.partial(self._expand, path), value)
+            return self._read_members(path, value)
+        return self._read_items(path, value)
+
+    def _read_members(self, path: str, members: JSON) -> JSON:
+        texts = dict(members)
+        for name, value in without_null(members).items():
+            texts[name] = self.read_text(f"{path}.{name}", value, name)
+        return texts
+
+    def _read_items(self, path: str, items: list[Any]) -> list[str]:
+        texts: list[str] = []
+        option = ""
+        for number, item in enumerate(items):
+            texts.append(self.read_text(f"{path}[{number}]", item, option))
+            is_option = re.fullmatch(r"-[\w.-]+", texts[-1])
+            option = texts[-1] if is_option else ""
+        return texts
+
+    def read_text(self, path: str, value: Any, name: str = "") -> str:
+        """A text with its references expanded; numbers and booleans become texts.
+
+        `name` is what the text is the value of, such as a variable or an option.
+        """
+        if isinstance(value, bool | int | float):
+            value = json.dumps(value)
+        text: str = self.expect(path, value, str)
+        if _BARE_REFERENCE.search(text):
+            # The text is not shown, because it may be a password with a `$`.
+            log.warning("%s: write ${NAME} if its end is a variable", path)
+        for secret in find_secrets(name, text):
+            for reference in _REFERENCE.finditer(secret):
+                self.secret_variables.add(reference["name"])
+        expanded = _REFERENCE.sub(functools.partial(self._expand, path), text)
+        self.secrets += find_secrets(name, expanded)
+        return expanded
 
     def _expand(self, path: str, reference: re.Match[str]) -> str:
-        """The value of a variable, or its default. A foreign reference stays."""
-        name, default, foreign = reference.group("name", "default", "foreign")
-        if foreign:
-            # Without braces, the text may be a password with a `$`, and is not shown.
-            shown = foreign if foreign.endswith("}") else "a variable without braces"
-            how = "write the value, or ${NAME} in capitals"
-            log.warning("%s: %s stays as it is: %s", path, shown, how)
-            return foreign
-        # `${` that is not closed has no name, and so no value.
-        value: str | None = {**os.environ, **self.env}.get(name, default)
-        if value is None:
-            name = name or "NAME"
-            how = "set it in `env` of the workbench's entry in your client"
-            if os.isatty(0):
-                how = f"write {name}=... before the command, {how}"
-            how += f", or write ${{{name}:-default}}"
-            self.report(path, f"{reference[0]} is not set: {how}")
-            return ""
-        return value
+        """The value of a variable, or its default."""
+        name, default = reference.group("name", "default")
+        problem = "is no variable here: write the value, or ${NAME} in capitals"
+        if reference["end"] and (reference["prefix"] or name == name.upper()):
+            self.variables.add(name)
+            value: str | None = self.env.get(name, os.environ.get(name, default))
+            if value is not None:
+                return value
+            how = (
+                "set it where the workbench is started (`env` of its entry in a client)"
+            )
+            problem = f"is not set: {how}, or write ${{{name}:-default}}"
+        shown = reference[0].partition(":-")[0]
+        self.report(path, f"{shown} {problem}")
+        return ""
 
 
 @dataclass
@@ -458,47 +347,40 @@ class ConfigReader:
     """Reads a decoded file."""
 
     values: ValueReader = field(default_factory=ValueReader)  # with the file's problems
-    secrets: list[str] = field(default_factory=list)
-    variables: set[str] = field(default_factory=set)  # that servers' entries name
 
     def read_toolboxes(self, content: Any) -> dict[str, ToolboxConfig]:
         """The toolboxes of a file by their names."""
         data = self.values.expect("configuration", content, dict)
-        toolboxes: dict[str, ToolboxConfig] = {}
-        data = read_tables(data, self, toolboxes)  # room: Other clients' files
-        self.note_variables(data.get("toolboxes"))
+        data, places = translate_file(data, self.values)  # room: Other clients' files
+        if data.get("toolMode", "proxy") != "proxy":
+            self.values.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
         if "toolboxes" not in data:
             self.values.report("configuration", f"expected toolboxes, found {[*data]}")
         table = self.values.expect("toolboxes", data.get("toolboxes", {}), dict)
+        toolboxes = {}
         for name, value in table.items():
             # A toolbox or server whose name begins with `_` is a comment.
             if name.startswith("_"):
                 continue
             path = f"toolboxes.{name}"
             entry = without_null(self.values.expect(path, value, dict))
+            place = f"{path}.mcpServers"
+            place = places.get(name, place)  # room: Other clients' files
+            servers = self.read_servers(place, entry.pop("mcpServers", None))
             if self.values.is_off(path, entry):
                 continue
-            self.values.check_name(path, name)
-            given = entry.pop("description", None)
-            text = self.values.read(f"{path}.description", given, str)
-            given = entry.pop("mcpServers", None)
-            servers = self.read_servers(f"{path}.mcpServers", given)
-            self.values.check_keys(path, [*entry])
+            # A server of the same name has the same problem, which costs no other.
+            if name not in servers:
+                self.values.check_name(path, name)
+            given = entry.pop("description", ", ".join(servers))
+            text = self.values.read_text(f"{path}.description", given)
+            self.values.check_keys(path, entry)
             toolboxes[name] = ToolboxConfig(text, servers)
         return toolboxes
 
-    def note_variables(self, part: Any) -> None:
-        """Note the variables that a part names, even where it is a comment or is off.
-
-        A token that is named there is meant for one server, and no other may get it.
-        """
-        for reference in re.finditer(_VARIABLE, json.dumps(part)):
-            self.variables.add(reference["name"])
-
     def read_servers(self, place: str, table: Any) -> dict[str, ServerConfig]:
-        """The servers of a table by their names, without this workbench itself."""
+        """The servers of a table by their names."""
         table = self.values.expect(place, table, dict)
-        self.note_variables(table)
         servers = {}
         for name, value in table.items():
             if name.startswith("_"):
@@ -506,73 +388,39 @@ class ConfigReader:
             reader = ValueReader()
             path = f"{place}.{name}"
             entry = without_null(reader.expect(path, value, dict))
-            if reader.is_off(path, entry) and not reader.problems:
-                continue
+            entry = translate_entry(path, entry, reader)  # room: Other clients' files
+            is_off = reader.is_off(path, entry)
             reader.check_name(path, name)
             server = self.read_server(reader, path, entry)
-            if _starts_workbench(server):
-                log.warning("%s: left out, because it starts this workbench", path)
-                continue
+            # The secrets of a server that is switched off are secrets, too.
+            self.values.secrets += reader.secrets + server.secrets()
+            self.values.variables |= reader.variables
+            self.values.secret_variables |= reader.secret_variables
             if reader.problems:
                 server = ServerConfig(problem="; ".join(reader.problems))
-            servers[name] = server
+            if not is_off:
+                servers[name] = server
         return servers
 
     def read_server(self, reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
         """A server, of the kind that its entry says; `reader` collects its problems."""
-        unknown = [key for key in entry if key not in FIELDS]
-        given = {FIELDS[key] for key in entry.keys() & FIELDS if entry[key]}
-        starts = [key for key in KINDS if key in given]
-        if len(starts) != 1:
-            found = " and ".join(starts) or "none"
-            if unknown:
-                found += f", unknown keys: {unknown}"
-            reader.report(
-                path, f"expected {' or '.join(map(repr, KINDS))}, found {found}"
-            )
-        reader.check_keys(path, unknown)
-        kind = KINDS[starts[0]] if starts else ServerConfig
-        values = read_fields(reader, path, entry, vars(kind()))
-        for name in values.keys() & SECRETS_OF:
-            self.secrets += SECRETS_OF[name](values[name])
-        return kind(**values)
-
-
-def read_fields(reader: ValueReader, path: str, entry: JSON, usual: JSON) -> JSON:
-    """The values of those fields of an entry that have a usual value.
-
-    If a field has several keys, the last counts. But exclusions and objects add up, and
-    filters must agree.
-    """
-    values: JSON = {}
-    # `env` comes first, because all other values may refer to its variables.
-    for key in sorted(entry, key=lambda key: FIELDS.get(key) != "env"):
-        name = FIELDS.get(key, "")
-        if name not in usual:
-            continue
-        value = reader.read(f"{path}.{key}", entry[key], type(usual[name]))
-        former = values.get(name, value)
-        if name == "tool_filters" and former != value:
-            reader.report(f"{path}.{key}", "expected the same in all spellings")
-        if name == "exclude_tools" and name in values:
-            value = former + value
-        if isinstance(value, dict):
-            value = former | value
-        values[name] = value
-        reader.env = without_null(values.get("env", {}))
-    return values
-
-
-def _starts_workbench(server: ServerConfig) -> bool:
-    """Whether a server is this very file, with anything but its own tools."""
-    if not isinstance(server, ProcessConfig) or "--toolbox" in server.args:
-        return False
-    # A word that is no path, such as one with a null character, is a ValueError.
-    with suppress(ValueError):
-        words = map(os.path.expanduser, [server.command, *server.args])
-        files = filter(os.path.exists, words)
-        return any(os.path.samefile(file, __file__) for file in files)
-    return False
+        kinds = [key for key in KINDS if entry.get(key)]
+        if len(kinds) != 1:
+            expected = " or ".join(map(repr, KINDS))
+            found = " and ".join(kinds) or f"the keys {[*entry]}"
+            reader.report(path, f"expected {expected}, found {found}")
+        # A key of another kind, such as `transport` beside `command`, means nothing.
+        known = {key for kind in KINDS.values() for key in kind.KEYS}
+        reader.check_keys(path, [key for key in entry if key not in known])
+        kind = KINDS[kinds[0]] if kinds else ServerConfig
+        values: JSON = {}
+        # `env` comes first, because all other values may refer to its variables.
+        for key, (name, form) in kind.KEYS.items():
+            if key in entry:
+                values[name] = reader.read(f"{path}.{key}", entry[key], form)
+            if key == "env":
+                reader.env = without_null(values.get("env", {}))
+        return kind(**values, variables=frozenset(reader.variables))
 
 
 def parse_config(
@@ -584,23 +432,24 @@ def parse_config(
     """
     reader = ConfigReader()
     toolboxes = reader.read_toolboxes(data)
-    if reader.values.problems:
-        raise ConfigError("\n".join([f"{source}:", *reader.values.problems]))
-    # Every server needs PATH, HOME and a few more, which the SDK lists.
-    named = reader.variables & os.environ.keys() - get_default_environment().keys()
-    names = set(toolboxes)
-    for toolbox in toolboxes.values():
-        names.update(toolbox.servers)
+    found = reader.values
+    if found.problems:
+        raise ConfigError("\n".join([f"{source}:", *found.problems]))
+    withheld = set()
+    for name, value in os.environ.items():
+        if not is_secret(name) and name not in found.secret_variables:
+            continue
+        found.secrets.append(value)
+        # The path of a key or a socket is no secret.
+        if name in found.variables and not os.path.exists(value):
+            withheld.add(name)
     if secrets:
-        secrets.add([*reader.secrets, *map(os.environ.__getitem__, named)], names)
-    withheld = {name for name in named if not _NEVER_WITHHELD.fullmatch(name)}
+        secrets.add(*found.secrets)
     return WorkbenchConfig(toolboxes, frozenset(withheld), source)
 
 
 # This configuration is served where there is no file.
 DEFAULT: JSON = {"toolboxes": {}}
-# The name of a file's language, and its decoder, by the end of the file's name.
-LANGUAGES: dict[str, tuple[str, Callable[[str], Any]]] = {"": ("JSON", json.loads)}
 
 
 def find_config(argument: Path | str | None, secrets: Secrets) -> WorkbenchConfig:
@@ -610,18 +459,15 @@ def find_config(argument: Path | str | None, secrets: Secrets) -> WorkbenchConfi
     if not given and not os.path.exists(path):
         how = "give one as argument, in WORKBENCH_CONFIG, or as ./workbench-config.json"
         return parse_config(DEFAULT, f"no file ({how})", secrets)
-    language, parse = LANGUAGES.get(Path(path).suffix, LANGUAGES[""])
+    path = os.path.abspath(path)
+    language: str = "JSON"
+    decode: Callable[[str], Any] = json.loads
+    language, decode = find_language(path)  # room: Other clients' files
     try:
-        path = os.path.abspath(path)
-        text = Path(path).read_text(encoding="utf-8-sig")
-        if not text.strip():
-            raise ValueError("the file is empty")
-        data = parse(text)
-        # Halves of surrogate pairs, which cannot be sent, are an error here.
-        json.dumps(data, ensure_ascii=False).encode()
+        data = decode(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         told = f"expected {language} saved as UTF-8: {error}"
         raise ConfigError(f"{path}: {told}") from None
     return parse_config(data, path, secrets)
@@ -629,10 +475,11 @@ def find_config(argument: Path | str | None, secrets: Secrets) -> WorkbenchConfi
 
 # === Workbench ========================================================================
 # The toolboxes and their servers, for the meta-tools of the next section. A server is
-# used through a `Connection`, one for each start; see `State`.
+# used through a `Connection`, one for each start.
 
 # The full name of a tool. Only the part behind the server's name may contain `__`.
 NAME_FORM = "{toolbox}__{server}__{tool}"
+EXECUTED = "the call may have taken effect, and was not repeated"
 
 
 class ToolError(Exception):
@@ -640,34 +487,39 @@ class ToolError(Exception):
 
 
 class NotDelivered(ToolError):
-    """The server has not received the request, or refuses it with its session."""
+    """The server has certainly not executed a request, and its connection is closed."""
 
 
-class Unanswered(ToolError):
-    """The server may have executed a request that it has not answered."""
+class State(enum.IntEnum):
+    """The states of a connection, in order, and all its changes of state.
+
+    from      to        by                when
+    STARTING  UP        run               the tools are listed
+    STARTING  DRAINING  run               the same, but the connection has been closed
+    UP        DRAINING  mark_closed       the connection is closed
+    any       ENDED     run               session and transport are left
+    STARTING  ENDED     DownstreamServer  there has been no start yet
+    """
+
+    STARTING = 1
+    UP = 2  # calls are sent, in this state only
+    DRAINING = 3  # calls in flight may still be answered
+    ENDED = 4  # session and transport are left, and no process remains
 
 
-EXECUTED = "the call may have taken effect, and was not repeated"
+@dataclass
+class Shared:
+    """What every connection of a workbench uses.
 
+    `client` is the session of the client's last tool call. The questions and logs of
+    servers go there. The SDK sends over the client's connection, which outlives a call.
+    """
 
-def find_cause(error: BaseException) -> BaseException:
-    """The innermost cause of an error."""
-    if isinstance(error, ExceptionGroup):
-        return find_cause(error.exceptions[0])
-    if error.__cause__ is not None:
-        return find_cause(error.__cause__)
-    return error
-
-
-def explain(error: BaseException) -> str:
-    """A readable text, never empty, for the innermost cause of an error."""
-    error = find_cause(error)
-    if isinstance(error, ValidationError):
-        # The text of pydantic would have the value, which may be secret.
-        first = error.errors(include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        return f"{error.title} is not valid: {place}: {first['msg']}"
-    return str(error).strip() or type(error).__name__
+    secrets: Secrets
+    withheld: frozenset[str]  # variables that only servers which name them inherit
+    read_only: bool  # only tools that are declared so can be seen and called
+    client: ServerSession | None = None
+    log_level: types.LoggingLevel = "debug"  # the lowest that the client wants to see
 
 
 @dataclass
@@ -683,8 +535,6 @@ class DownstreamServer:
     config: ServerConfig
     shared: Shared
     task_group: anyio.abc.TaskGroup  # runs the connections
-    read_only: bool  # only tools that are declared so can be seen and called
-    introduced: bool = False  # a part had the server's instructions
 
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
@@ -693,29 +543,27 @@ class DownstreamServer:
         self.connection = Connection(self.name, self.config, self.shared)
         self.connection.set_state(State.ENDED)
 
-    @property
-    def tools(self) -> dict[str, types.Tool]:
-        """By name, the tools that a model may see and call."""
-        tools = self.connection.tools
-        if self.read_only:
-            tools = {name: t for name, t in tools.items() if is_read_only(t)}
-        return tools
+    def may_have(self, pattern: str) -> bool:
+        """Whether a tool of the server can match, by what stands before each `__`."""
+        first, *others = pattern.split("__")
+        if not others or matches(self.server_name, first):
+            return True
+        # `work__*` is any tool of the toolbox `work`.
+        is_named = len(others) == 1 or matches(self.server_name, others[0])
+        return is_named and matches(self.toolbox_name, first)
 
-    def why_left_out(self, tool: str) -> str:
-        """The option or key that hides a tool from models; empty if none does."""
-        if tool in self.connection.tools and tool not in self.tools:
-            return "--read-only"
-        return self.connection.left_out.get(tool, "")
+    def fits(self, tool: str, pattern: str) -> bool:
+        """Whether a pattern matches a tool's own name, or a fuller one."""
+        names = (tool, f"{self.server_name}__{tool}", self.prefix + tool)
+        return any(matches(name, pattern) for name in names)
 
-    def fits(self, pattern: str, tool: str | None = None) -> bool:
-        """Whether a pattern fits this tool or, without a tool, may fit a tool here."""
-        # Missing parts are added on the left: `read_*` is `*__*__read_*`.
-        toolbox, server, name = ["*", "*", *pattern.split("__", 2)][-3:]
-        if not matches(self.toolbox_name, toolbox):
-            return False
-        if not matches(self.server_name, server):
-            return False
-        return tool is None or matches(tool, name)
+    def find_tools(self, patterns: list[str]) -> list[types.Tool]:
+        """The server's tools that a pattern matches, in the server's order."""
+        found = []
+        for tool in self.connection.tools.values():
+            if any(self.fits(tool.name, pattern) for pattern in patterns):
+                found.append(tool)
+        return found
 
     def start(self) -> Connection:
         """The current connection, or a new one if the current one has closed."""
@@ -728,20 +576,21 @@ class DownstreamServer:
         return self.connection
 
     async def _run(self, connection: Connection, former: Connection) -> None:
-        if connection.transport_class.is_exclusive:
-            # An old process that still answers a call may take for ever.
-            with anyio.move_on_after(HANDOVER_TIMEOUT):
-                await former.reach(State.ENDED)
+        # Two processes at once would compete, such as for a profile or a lock. But an
+        # old one that still answers a call may take for ever.
+        with anyio.move_on_after(HANDOVER_TIMEOUT):
+            await former.reach(State.ENDED)
         await connection.run()
 
     async def connect(self) -> Connection:
         """Wait until the server is up, with its tools current, or has failed."""
         connection = self.start()
         was_up = connection.state is State.UP
-        await connection.wait_until_current()
-        if was_up and connection.state is not State.UP:
+        await connection.become_current()
+        if was_up and connection.state > State.UP:
             # The connection was lost meanwhile, or the listing has shown its loss.
-            return await self.connect()
+            connection = self.start()
+            await connection.reach(State.UP)
         return connection
 
     async def call(
@@ -755,35 +604,37 @@ class DownstreamServer:
         server's `MCPError`.
         """
         tool = full_name.removeprefix(self.prefix)
-        for _ in range(2):
-            connection = self.start()
-            # A name that is not known may be that of a new tool, and a connection that
-            # is not up yet has no tools.
-            if tool not in self.tools:
-                with anyio.move_on_after(ANSWER_TIMEOUT):
-                    await self.connect()
-                connection = self.connection
-            if connection.state is not State.UP:
-                break
-            if tool not in self.tools:
-                raise ToolError(self._why_no_tool(tool))
-            if not params["arguments"]:
-                refuse_misplaced(self.tools[tool], others)
-            # After `NotDelivered`, the connection is marked as closed, and the second
-            # turn of the loop makes a new one. Any other call may have been executed.
-            with suppress(NotDelivered):
-                return await connection.call({**params, "name": tool}, on_progress)
-        raise ToolError(f"server '{self.name}' is not up: {connection.why_not_up()}")
+        request = {**params, "name": tool}
+        connection = await self._connect_for(tool)
+        if not params["arguments"]:
+            refuse_misplaced(connection.tools[tool], others)
+        try:
+            return await connection.call(request, on_progress)
+        except NotDelivered:
+            # Any other call may have been executed, and is not sent again.
+            connection = await self._connect_for(tool)
+            return await connection.call(request, on_progress)
 
-    def _why_no_tool(self, tool: str) -> str:
-        """The reason why a model cannot call this tool, and names that it can call."""
-        hidden_by = self.why_left_out(tool)
-        if hidden_by:
-            return f"'{tool}' of '{self.name}' is left out by {hidden_by}"
-        names = [self.prefix + name for name in self.tools]
-        near = difflib.get_close_matches(self.prefix + tool, names, cutoff=0)
-        shown = ", ".join(map(quote, near)) or "none"
-        return f"'{self.name}' has no tool '{tool}', nearest: {shown}"
+    async def _connect_for(self, tool: str) -> Connection:
+        """A connection that is up and has this tool. Raises `ToolError`."""
+        connection = self.start()
+        # A name that is not known may be that of a new tool, and a connection that is
+        # not up yet has no tools.
+        if tool not in connection.tools:
+            with anyio.move_on_after(ANSWER_TIMEOUT):
+                connection = await self.connect()
+        if connection.state is not State.UP:
+            reason = connection.why_not_up()
+            raise ToolError(f"server '{self.name}' is not up: {reason}")
+        if tool in connection.left_out:
+            hidden_by = connection.left_out[tool]
+            raise ToolError(f"'{tool}' of '{self.name}' is left out by {hidden_by}")
+        if tool not in connection.tools:
+            names = [self.prefix + name for name in connection.tools]
+            near = difflib.get_close_matches(self.prefix + tool, names, cutoff=0)
+            shown = ", ".join(map(quote, near)) or "none"
+            raise ToolError(f"'{self.name}' has no tool '{tool}', nearest: {shown}")
+        return connection
 
 
 def refuse_misplaced(tool: types.Tool, others: JSON) -> None:
@@ -792,16 +643,10 @@ def refuse_misplaced(tool: types.Tool, others: JSON) -> None:
     Models put arguments there, and one client renames the key. Without its arguments,
     a tool that deletes a folder may delete everything.
     """
-    schema = compact(tool.input_schema)
-    misplaced = []
+    known = tool.input_schema.get("properties") or {}
     for key, value in others.items():
-        # Arguments may be declared anywhere in the schema, such as in a `$ref`.
-        is_known = f"{compact(key)}:" in schema
-        if is_known or (isinstance(decode(value), dict) and value):
-            misplaced.append(key)
-    if misplaced:
-        names = ", ".join(misplaced)
-        raise ToolError(f"put what stands in {names} into `arguments`, not beside it")
+        if key in known or (value and isinstance(decode(value), dict)):
+            raise ToolError(f"put what stands in {key} into `arguments`, not beside it")
 
 
 Servers = list[DownstreamServer]
@@ -819,7 +664,6 @@ class Workbench:
     config: WorkbenchConfig
     shared: Shared
     task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
-    read_only: bool
     # By name, the toolboxes that were opened or used. A server starts when needed.
     open_toolboxes: dict[str, Servers] = field(default_factory=dict)
 
@@ -832,7 +676,7 @@ class Workbench:
             names = ", ".join(self.config.toolboxes) or "none"
             raise ToolError(f"Toolbox '{name}' not found. Available toolboxes: {names}")
         if name not in self.open_toolboxes:
-            own = self.shared, self.task_group, self.read_only
+            own = self.shared, self.task_group
             self.open_toolboxes[name] = [
                 DownstreamServer(name, server, config, *own)
                 for server, config in self.config.toolboxes[name].servers.items()
@@ -844,7 +688,7 @@ class Workbench:
         return [server for its in self.open_toolboxes.values() for server in its]
 
     async def open(
-        self, toolbox: str, patterns: list[str], on_progress: ProgressFnT
+        self, toolbox: str, patterns: list[str], brief: bool, on_progress: ProgressFnT
     ) -> JSON:
         """Start the servers that a pattern can match; return their states and tools.
 
@@ -853,8 +697,11 @@ class Workbench:
         `ToolError`, also if all servers have failed.
         """
         began = anyio.current_time()
-        servers = [s for s in self.servers_of(toolbox) if any(map(s.fits, patterns))]
-        settled: list[DownstreamServer] = []
+        servers = []
+        for server in self.servers_of(toolbox):
+            if any(map(server.may_have, patterns)):
+                servers.append(server)
+        settled: Servers = []
         async with anyio.create_task_group() as waiting:
             waiting.cancel_scope.deadline = began + ANSWER_TIMEOUT
 
@@ -869,57 +716,52 @@ class Workbench:
 
             for server in servers:
                 waiting.start_soon(wait_for, server)
-        answer = self.compose(toolbox, servers, patterns)
+        answer = self.compose(toolbox, servers, patterns, brief)
         # A toolbox without servers has not failed.
         if 0 < len(answer.get("servers_failed", {})) == len(servers):
             raise ToolError(compact(answer))
         return answer
 
-    def compose(self, toolbox: str, servers: Servers, patterns: list[str]) -> JSON:
+    def compose(
+        self, toolbox: str, servers: Servers, patterns: list[str], brief: bool = False
+    ) -> JSON:
         """The answer of `open_toolbox`: the state of these servers, and their tools."""
-        is_part = patterns != ["*"]
         answer: JSON = {
             "toolbox": toolbox,
-            "description": shorten(self.config.toolboxes[toolbox].description, 1_000),
+            "description": self.config.toolboxes[toolbox].description,
             "servers_connected": len(in_state(State.UP, self.servers_of(toolbox))),
             "servers_failed": {},
             "servers_connecting": [],
-            "note": "",
+            "note": compose_note(servers, patterns, brief),
             "instructions": {},
             "tools": [],
         }
         for server in servers:
             name, connection = server.server_name, server.connection
-            if connection.state is State.UP:
-                found = []
-                for tool in server.tools.values():
-                    if any(server.fits(pattern, tool.name) for pattern in patterns):
-                        found.append(describe_tool(server, tool))
-                answer["tools"] += found
-                manual = connection.session.instructions
-                # An answer for the whole may have cut the manual, so the first part has
-                # it again. Later parts do not.
-                is_new = bool(found) and not server.introduced
-                if manual and (is_new or not is_part):
-                    answer["instructions"][name] = manual
-                    server.introduced |= is_part
-            elif connection.state is State.STARTING:
+            if connection.state is State.STARTING:
                 answer["servers_connecting"].append(name)
-            else:
+            elif connection.state is not State.UP:
                 answer["servers_failed"][name] = connection.why_not_up()
-        answer["note"] = compose_note(answer, servers, patterns)
-        fit(answer, is_part)  # room: Short answers
+            else:
+                found = server.find_tools(patterns)
+                answer["tools"] += [describe_tool(server, tool) for tool in found]
+                manual = connection.session.instructions
+                if manual and len(found) == len(connection.tools):
+                    answer["instructions"][name] = shorten(manual, TEXT_LIMIT)
+        fit(answer, patterns, brief)  # room: Brief answers
         optional = {"servers_failed", "servers_connecting", "note", "instructions"}
         return {k: v for k, v in answer.items() if v or k not in optional}
 
     def find_server(self, toolbox: str, full_name: str) -> DownstreamServer:
         """The server of the toolbox whose tool has this name. Raises `ToolError`."""
-        for server in self.servers_of(toolbox):
+        servers = self.servers_of(toolbox)
+        for server in servers:
             if full_name.startswith(server.prefix):
                 return server
-        names = ", ".join(self.config.toolboxes[toolbox].servers)
+        tool = full_name.rpartition("__")[2]
+        names = " or ".join(server.prefix + tool for server in servers[:5])
         text = f"No server of toolbox '{toolbox}' matches '{full_name}'."
-        raise ToolError(f"{text} Use {NAME_FORM}; its servers are {names}.")
+        raise ToolError(f"{text} Use {NAME_FORM}, such as {names or 'none'}.")
 
 
 @asynccontextmanager
@@ -927,44 +769,40 @@ async def running_workbench(
     config: WorkbenchConfig, secrets: Secrets, read_only: bool = False
 ) -> AsyncIterator[Workbench]:
     """A workbench whose servers are all stopped when the block is left."""
-    environment = {k: v for k, v in os.environ.items() if k not in config.withheld}
-    shared = Shared(secrets, environment)
-    allow_many_lookups()  # room: Remote servers
+    shared = Shared(secrets, config.withheld, read_only)
     async with anyio.create_task_group() as task_group:
-        yield Workbench(config, shared, task_group, read_only)
+        yield Workbench(config, shared, task_group)
         task_group.cancel_scope.cancel()
 
 
-def compose_note(answer: JSON, servers: Servers, patterns: list[str]) -> str:
+def compose_note(servers: Servers, patterns: list[str], brief: bool) -> str:
     """The note of an answer: what is missing from it, and how to get it."""
     sentences = []
     up, starting = in_state(State.UP, servers), in_state(State.STARTING, servers)
-    total = sum(len(server.tools) for server in up)
     if patterns != ["*"]:
         names = ", ".join(server.server_name for server in up) or "no server"
-        sentences.append(f"{len(answer['tools'])} of {total} tools of {names} match.")
-        unmatched = []
+        found = sum(len(server.find_tools(patterns)) for server in up)
+        total = sum(len(server.connection.tools) for server in up)
+        sentences.append(f"{found} of {total} tools of {names} match.")
         for pattern in patterns:
-            is_found = any(s.fits(pattern, tool) for s in up for tool in s.tools)
             # The tools of a server that is still starting are not known yet.
-            if not is_found and not any(s.fits(pattern) for s in starting):
-                unmatched.append(pattern)
-        if unmatched:
-            names = shorten(", ".join(unmatched), 1_000)
-            sentences.append(f"No tool matches {names}.")
-    hidden = sum(len(server.connection.tools) for server in up) - total
-    if hidden:
+            is_open = any(server.may_have(pattern) for server in starting)
+            if not is_open and not any(server.find_tools([pattern]) for server in up):
+                sentences.append(f"No tool matches {quote(pattern)}.")
+    hidden = [name for server in up for name in server.connection.left_out.values()]
+    if "--read-only" in hidden:
         how = "--read-only allows only tools that are declared read-only"
-        sentences.append(f"{hidden} tools are left out: {how}.")
-    if starting:
-        names = ", ".join(server.server_name for server in starting)
-        how = "Call open_toolbox again to get their tools."
-        sentences.append(f"Still starting: {names}. {how}")
+        count = hidden.count("--read-only")
+        sentences.append(f"{count} tools are left out: {how}.")
     for server in starting:
-        # The output may have the address of a sign-in.
-        output = shorten(server.connection.last_line(), 4_000 // len(starting))
+        name = server.server_name
+        how = f"with {compact([f'{name}__*'])} in `tools`"
+        if brief:
+            how += " and `brief`"
+        sentences.append(f"Still starting: {name}. Get its tools later, {how}.")
+        output = server.connection.last_line()
         if output:
-            sentences.append(f"Output of {server.server_name}: {output!r}.")
+            sentences.append(f"Its last output: {output}")
     return " ".join(sentences)
 
 
@@ -974,20 +812,19 @@ def is_read_only(tool: types.Tool) -> bool:
 
 def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
     """The entry of a server's tool in an answer of `open_toolbox`."""
-    entry: JSON = {
+    declared = tool.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    declared["inputSchema"].pop("$schema", None)
+    entry = {
         "name": server.prefix + tool.name,
+        "title": declared.get("title"),
         "description": tool.description or f"Tool from {server.name}",
         "source_server": server.server_name,
         "toolbox_name": server.toolbox_name,
-        "inputSchema": {k: v for k, v in tool.input_schema.items() if k != "$schema"},
+        "original_name": tool.name,
+        "inputSchema": declared["inputSchema"],
+        "annotations": declared.get("annotations"),
     }
-    hints = tool.annotations or types.ToolAnnotations()
-    # Hints that equal the protocol's defaults would tell a model nothing.
-    if is_read_only(tool):
-        entry["annotations"] = {"readOnlyHint": True}
-    if hints.destructive_hint is False:
-        entry.setdefault("annotations", {})["destructiveHint"] = False
-    return entry
+    return without_null(entry)
 
 
 def shorten(text: str, limit: int) -> str:
@@ -1003,6 +840,20 @@ def quote(name: str) -> str:
 def compact(value: Any) -> str:
     """JSON without white space; non-ASCII as it is, and null for NaN and infinities."""
     return to_json(value, inf_nan_mode="null").decode()
+
+
+def explain(error: BaseException) -> str:
+    """A readable text, never empty, for the innermost cause of an error."""
+    if isinstance(error, ExceptionGroup):
+        return explain(error.exceptions[0])
+    if error.__cause__ is not None:
+        return explain(error.__cause__)
+    if isinstance(error, ValidationError):
+        # The text of pydantic would have the value, which may be secret.
+        first = error.errors(include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        return f"{place} is not valid: {first['msg']}"
+    return str(error).strip() or type(error).__name__
 
 
 # === MCP server =======================================================================
@@ -1055,13 +906,10 @@ def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
             result = await adapters[params.name].validate_python(given)
         except MCPError as error:
             raise MCPError(error.code, mask(error.message), error.data) from None
-        except (ValidationError, ToolError) as error:
-            result = text_result(mask(explain(error)), is_error=True)
         except Exception as error:
             # The SDK would make "Internal server error" of it.
             log.debug("Tool '%s' failed", params.name, exc_info=True)
-            text = f"Tool '{params.name}' failed: {error!r}"
-            result = text_result(mask(text), is_error=True)
+            result = text_result(mask(explain(error)), is_error=True)
         # A 2026-07-28 client needs `resultType`; for others, the SDK takes it out.
         return {"resultType": "complete", **result}
 
@@ -1081,8 +929,10 @@ def decode(value: Any) -> Any:
 
 
 def _as_object(value: Any) -> Any:
-    decoded = decode(value)
-    return {} if decoded in (None, "") else decoded
+    decoded = decode(value or {})
+    if not isinstance(decoded, dict):
+        raise ToolError('arguments: expected a JSON object such as {"text": "hi"}')
+    return decoded
 
 
 def _as_list(value: Any) -> Any:
@@ -1105,16 +955,17 @@ def _begin_request(context: Any) -> Workbench:
 
 
 async def open_toolbox(
-    context: Any, /, toolbox_name: str, tools: _Patterns, **_: Any
+    context: Any, /, toolbox_name: str, tools: _Patterns, brief: bool = False, **_: Any
 ) -> JSON:
     """Start a toolbox's servers and get their tools with input schemas.
 
-    `tools`: names or patterns (several add up), such as read_* (any server), SERVER__*
-    (all of one server), or full names. Large toolboxes come partly without schemas,
-    which full names bring.
+    `brief`: true lists each tool in one line, which is enough to choose and call most
+    tools; begin with it. `tools`: names or patterns, such as read_* (any server),
+    SERVER__* (all of one server, also with `brief`), or full names, for schemas.
     """
     workbench = _begin_request(context)
-    answer = await workbench.open(toolbox_name, tools, context.session.report_progress)
+    report = context.session.report_progress
+    answer = await workbench.open(toolbox_name, tools, brief, report)
     return text_result(compact(answer))
 
 
@@ -1132,7 +983,10 @@ async def use_tool(
     toolbox_name: str = "",
     **more: Any,
 ) -> JSON:
-    """Call a tool, by its full name from open_toolbox, as its inputSchema asks."""
+    """Call a tool, by its full name from open_toolbox, as its inputSchema asks.
+
+    A server starts at its first call. `toolbox_name` is not needed.
+    """
     workbench = _begin_request(context)
     meta = context.params.get("_meta") or {}
     forwarded = {key: meta[key] for key in meta if not _ONE_HOP.match(key)}
@@ -1221,109 +1075,6 @@ def create_server(
     return server
 
 
-# === Messages =========================================================================
-# JSON-RPC messages as bytes, and both directions of a connection as the SDK wants them.
-# Both ends of the workbench use this section: its client's, and its servers'.
-
-Messages = AsyncIterator[SessionMessage]
-# Bytes of the largest message of a server. Parsing holds the interpreter's lock, so a
-# larger message would block all threads for too long.
-LINE_LIMIT = 32 << 20
-NOT_VALID = "not valid MCP"  # the error in place of an answer that cannot be read
-
-
-@dataclass
-class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
-    """Both directions of a connection, in the form that the SDK's sessions want.
-
-    The base is anyio's smallest class with `receive`, `send` and `aclose`.
-    """
-
-    messages: Messages
-    transmit: Callable[[SessionMessage], Awaitable[None]]
-
-    async def receive(self) -> SessionMessage:
-        try:
-            return await anext(self.messages)
-        except StopAsyncIteration:
-            raise anyio.EndOfStream from None
-
-    async def send(self, item: SessionMessage) -> None:
-        await self.transmit(item)
-
-    async def aclose(self) -> None:
-        # The SDK calls this, but the pipes and the HTTP client are the transport's.
-        pass
-
-
-def read_message(line: bytes) -> types.JSONRPCMessage | None:
-    """The JSON-RPC message in a line or a body; None for anything else.
-
-    An answer of JSON-RPC 2.0 that is not valid becomes an error with its id. Without
-    the error, its call would wait for ever.
-    """
-    message = None
-    text = line.decode(errors="replace")
-    try:
-        # `validate_json` would need more memory for a large message.
-        message = from_json(text)
-    except ValueError:
-        # JavaScript cuts texts within surrogate pairs, and a half has no UTF-8. Servers
-        # that write JSON by hand leave control characters as they are.
-        with suppress(ValueError, RecursionError):
-            whole = json.dumps(json.loads(text, strict=False), ensure_ascii=False)
-            message = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
-    with suppress(ValidationError):
-        return types.jsonrpc_message_adapter.validate_python(message, by_name=False)
-    if isinstance(message, dict) and not message.get("method"):
-        message["error"] = {"code": types.INTERNAL_ERROR, "message": NOT_VALID}
-        with suppress(ValidationError):
-            return types.jsonrpc_message_adapter.validate_python(message)
-    return None
-
-
-def dump_message(message: types.JSONRPCMessage) -> bytes:
-    return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-
-
-async def read_messages(
-    stream: asyncio.StreamReader,
-    on_output: Callable[[bytes], None],
-    on_closed: Callable[[str], None],
-) -> Messages:
-    """The messages in the lines of a stream, to its end; other lines are output."""
-    async for line in read_lines(stream, LINE_LIMIT):
-        if len(line) == LINE_LIMIT:
-            # If this line were skipped, a call that it answers would wait for ever.
-            on_closed(f"wrote a message beyond the limit of {LINE_LIMIT >> 20} MiB")
-            return
-        message = read_message(line)
-        if message is None:
-            on_output(line)
-        else:
-            yield SessionMessage(message)
-
-
-async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[bytes]:
-    """The lines of a stream, without their ends; at most `limit` bytes of each.
-
-    `limit` is at least 64 KiB, which is the most that is read at a time.
-    """
-    line = bytearray()
-    # A broken pipe counts as an end.
-    with suppress(OSError):
-        while chunk := await stream.read(65536):
-            end, *others = chunk.split(b"\n")
-            line += end[: limit - len(line)]
-            for other in others:
-                yield bytes(line)
-                line = bytearray(other)
-                # A server that writes without end must not block the event loop.
-                await asyncio.sleep(0)
-    # The rest after the last line feed, which usually is empty, is a line as well.
-    yield bytes(line)
-
-
 # === Connections ======================================================================
 # One start of a server: its session, its tools, the calls to it, and its questions.
 #
@@ -1339,40 +1090,23 @@ async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[
 #   less than `EXIT_TIMEOUT`.
 # - `transmit` sends one message. For a request, `transmit` may return before the answer
 #   has come (over pipes and SSE), or after that (over Streamable HTTP). For a request
-#   that failed, `transmit` raises `NotDelivered` if the server has not executed it (see
-#   `_may_be_executed`), `Unanswered` if the server may have, and otherwise `ToolError`.
-# - `messages` are the server's, the answers to requests included. At their end, the
-#   session fails the open requests.
-# - `on_closed` is called with a reason before the messages end. From then on, as after
-#   `NotDelivered`, no new call is sent, but answers to calls in flight may still come.
+#   that failed, `transmit` raises `ToolError`: `NotDelivered` after `on_closed`, if the
+#   server has certainly not executed the request.
+# - `messages` are the server's, the answers to requests included. Answers that came
+#   before the end are handed on, even after a `transmit` that failed. At the end of
+#   `messages`, the session fails the open requests.
+# - `on_closed` is called with a reason before the messages end. From then on, no new
+#   call is sent, but answers to calls in flight may still come.
 
-Mask = Callable[[str], str]
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 
 
-@dataclass
-class Shared:
-    """What every connection of a workbench uses.
-
-    `client` is the session of the client's last tool call. The questions and logs of
-    servers go there. The SDK sends over the client's connection, which outlives a call.
-    """
-
-    secrets: Secrets
-    environment: Mapping[str, str]  # inherited by every server process
-    client: ServerSession | None = None
-    log_level: types.LoggingLevel = "debug"  # the lowest that the client wants to see
-
-
 @dataclass(eq=False, repr=False)
-class Transport(AbstractAsyncContextManager[Streams]):
+class Transport(AbstractAsyncContextManager["Streams"]):
     """The way to a server of one kind: what each transport is given, and is."""
 
-    # Two connections at once would compete, such as for a profile or a lock, so that a
-    # new one waits for the end of the old one.
-    is_exclusive: ClassVar[bool] = False
-    # The server may forget the session, or lose announcements, without a word.
-    is_forgetful: ClassVar[bool] = False
+    # Announcements of changed tools may be lost on the way.
+    is_remote: ClassVar[bool] = False
 
     config: ServerConfig
     shared: Shared
@@ -1394,21 +1128,29 @@ class NoTransport(Transport):
 TRANSPORTS: dict[type[ServerConfig], type[Transport]] = {ServerConfig: NoTransport}
 
 
-class State(enum.IntEnum):
-    """The states of a connection, in order, and all its changes of state.
+class Dispatcher(JSONRPCDispatcher[Any]):
+    """Mends the small faults for which the SDK's session would refuse a whole result."""
 
-    from      to        by                when
-    STARTING  UP        _stay_up          the tools are listed
-    STARTING  DRAINING  _stay_up          the same, but the connection has been closed
-    UP        DRAINING  mark_closed       the connection is closed
-    any       ENDED     run               session and transport are left
-    STARTING  ENDED     DownstreamServer  there has been no start yet
-    """
+    async def send_raw_request(self, method: str, *args: Any, **more: Any) -> JSON:
+        result = await super().send_raw_request(method, *args, **more)
+        if method == "tools/call":
+            # TypeScript clients take a result of a tool without `content`.
+            result.setdefault("content", [])
+        if method == "tools/list" and isinstance(result.get("tools"), list):
+            result["tools"] = list(filter(_is_valid, result["tools"]))
+        return result
 
-    STARTING = 1
-    UP = 2  # calls are sent, in this state only
-    DRAINING = 3  # calls in flight may still be answered
-    ENDED = 4  # session and transport are left, and no process remains
+
+def _is_valid(tool: Any) -> bool:
+    """Whether this is the declaration of a tool."""
+    try:
+        # This is how the session checks a page, in any version.
+        validate_server_result("tools/list", "2025-11-25", {"tools": [tool]})
+    except ValueError as error:
+        text = "left out a tool that is not valid: %s: %.99s"
+        log.warning(text, explain(error), tool)
+        return False
+    return True
 
 
 class Connection:
@@ -1423,25 +1165,19 @@ class Connection:
         self.config = config
         self.shared = shared
         self.transport_class = TRANSPORTS[type(config)]
-        self.tools: dict[str, types.Tool] = {}  # by name, those that the filters allow
-        self.left_out: dict[str, str] = {}  # by name, the key that hides a tool
+        self.tools: dict[str, types.Tool] = {}  # by name, those for models
+        self.left_out: dict[str, str] = {}  # by name, the key or option that hides it
         self.session: ClientSession  # set by `run`, once the transport is entered
         self.state = State.STARTING
+        self._is_stale = False  # the tools may have changed since they were listed
+        self._listing = anyio.Lock()
         self._reason = ""  # why the connection is closed
         self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
         self._in_flight = 0  # calls
-        self._is_forgotten = False  # the server does not know the session any more
         self._changed = anyio.Event()  # replaced by `_notify`
-        # A remote server's announcement is lost while its event stream is broken, and
-        # any listing may fail. Then each `wait_until_current` asks for a listing.
-        self._may_miss_changes = self.transport_class.is_forgetful
-        # Requests for a listing of the tools are numbered. A listing serves all that
-        # were made before it began, even if it fails.
-        self._requested = 0  # number of the last request
-        self._listed = 0  # number of the last request that was served
 
     def _notify(self) -> None:
-        """Wake everyone who waits for a state, the end of all calls, or a listing."""
+        """Wake everyone who waits for a state, or for the end of all calls."""
         self._changed.set()
         self._changed = anyio.Event()
 
@@ -1471,9 +1207,7 @@ class Connection:
 
     def log_line(self, line: bytes) -> None:
         """Log a line of the server's output that is no message, and remember it."""
-        # So many bytes are always more characters than the mask shows.
-        shown = line[: 5 * MASK_LIMIT].decode(errors="replace")
-        text = self.shared.secrets.mask(shown).strip()
+        text = self.shared.secrets.mask(line.decode(errors="replace")).strip()
         if text:
             # The address of a sign-in has several hundred characters.
             self._output.append(text[:1_000])
@@ -1501,7 +1235,11 @@ class Connection:
                     await self._list_tools()
                 if starting.cancelled_caught:
                     raise ToolError(f"was not up within {START_TIMEOUT:g} seconds")
-                await self._stay_up()
+                for warning in self.find_idle_patterns():
+                    log.warning("%s: %s", self.name, warning)
+                # The connection may have been closed right after the last answer.
+                self.set_state(State.DRAINING if self._reason else State.UP)
+                await self._until(lambda: self.state > State.UP and not self._in_flight)
         except Exception as error:  # noqa: BLE001
             # If it left this task, the exception would end all other connections.
             self.mark_closed(explain(error))
@@ -1514,17 +1252,18 @@ class Connection:
         The SDK offers forms and URLs in elicitation only together. So a server is
         offered both, even if the client supports one of them.
         """
-        client = self.shared.client
-        declared = client.client_capabilities if client else None
-        offered = declared or types.ClientCapabilities()
+        client_info = types.Implementation(name="mcp-workbench", version=__version__)
+        offered = types.ClientCapabilities()
+        if self.shared.client and self.shared.client.client_params:
+            # Servers choose tools and texts by the name of the client.
+            client_info = self.shared.client.client_params.client_info
+            offered = self.shared.client.client_params.capabilities
         sampling = types.CreateMessageRequest, types.CreateMessageResultWithTools
         elicit = types.ElicitRequest, types.ElicitResult
         roots = types.ListRootsRequest, types.ListRootsResult
-        streams.messages = self._mend(streams.messages)
         return ClientSession(
-            streams,
-            streams,
-            client_info=types.Implementation(name="mcp-workbench", version=__version__),
+            dispatcher=Dispatcher(streams, streams),
+            client_info=client_info,
             message_handler=self._on_message,
             logging_callback=self._on_log,
             sampling_capabilities=offered.sampling,
@@ -1543,39 +1282,6 @@ class Connection:
 
         return forward if is_offered else None
 
-    async def _mend(self, messages: Messages) -> Messages:
-        """Mend the small faults for which the session would refuse a whole result.
-
-        TypeScript clients take a result of a tool without `content`. The session
-        ignores this key in other results.
-        """
-        async for item in messages:
-            if isinstance(item.message, types.JSONRPCResponse):
-                result = item.message.result
-                result.setdefault("content", [])
-                # A tool's result may have a key `tools`, but the SDK takes further keys
-                # out.
-                if isinstance(result.get("tools"), list):
-                    self._remove_invalid_tools(result)
-            yield item
-
-    def _remove_invalid_tools(self, page: JSON) -> None:
-        """Take out the tools for which the session would refuse the whole page."""
-        version = str(self.session.protocol_version)
-        valid = []
-        for tool in page["tools"]:
-            try:
-                validate_server_result("tools/list", version, {**page, "tools": [tool]})
-                # A schema may be nested too deeply to be written as JSON.
-                compact({"tools": [tool]})
-                valid.append(tool)
-            except ValueError as error:
-                # The mask comes first, because a secret that is cut is not found.
-                shown = self.shared.secrets.mask(str(tool))[:99]
-                text = "%s: left out a tool that is not valid, %s: %s"
-                log.warning(text, self.name, shown, explain(error))
-        page["tools"] = valid
-
     async def _negotiate(self) -> None:
         """Agree on an era: the newer one, without questions, only if need be."""
         try:
@@ -1588,98 +1294,62 @@ class Connection:
                 await self.session.discover()
             except Exception:  # noqa: BLE001
                 # Report why `initialize` failed. Some processes exit at the probe.
-                reasons = [explain(refusal), self._reason]
                 self._reason = ""
-                self.mark_closed("; ".join(filter(None, reasons)))
                 raise refusal from None
-            # A server of 2026-07-28 announces nothing unless it is listened to.
-            self._may_miss_changes = True
-        if self._announces_changes():
-            log.debug("Server supports tool change notifications: %s", self.name)
-
-    def _announces_changes(self) -> bool:
-        declared = self.session.server_capabilities or types.ServerCapabilities()
-        return declared.tools is not None and declared.tools.list_changed is True
-
-    async def _stay_up(self) -> None:
-        """Be up until the connection is closed, then wait for the calls in flight."""
-        # The transport may have been closed right after the last answer of the start.
-        self.set_state(State.DRAINING if self._reason else State.UP)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._keep_current)
-            await self._until(lambda: self.state > State.UP and not self._in_flight)
-            tasks.cancel_scope.cancel()
 
     async def _on_message(self, message: object) -> None:
+        """Note that the tools have changed; pass on that a question by URL is done."""
+        client = self.shared.client
+        if isinstance(message, types.ElicitCompleteNotification) and client:
+            await client.send_notification(message)
         if not isinstance(message, types.ToolListChangedNotification):
             return
         # People search logs for these lines, so their words are fixed.
         log.info("Received tools/list_changed notification from server: %s", self.name)
-        if not self._announces_changes():
+        declared = self.session.server_capabilities or types.ServerCapabilities()
+        if not (declared.tools and declared.tools.list_changed):
             text = "Received tools notification from server without listChanged"
             log.warning("%s capability: %s", text, self.name)
-        if self._listed < self._requested:
-            # The listing in progress may be older than the change: another one follows.
-            text = "Skipping duplicate discovery - already in progress"
-            log.debug("%s for: %s", text, self.name)
-        self._request_listing()
+        self._is_stale = True
 
-    def _request_listing(self) -> None:
-        """Have the tools listed again, in a listing that begins from now on."""
-        self._requested += 1
-        self._notify()
+    async def become_current(self) -> None:
+        """Wait until the server is up or has failed, then list stale tools again.
 
-    async def wait_until_current(self) -> None:
-        """Wait until the server is up or has failed, then for a listing that is due.
-
-        A listing is waited for at most `OPEN_TIMEOUT`, and goes on after that.
+        Each listing is made by somebody who needs it, and who gives it up after
+        `OPEN_TIMEOUT`. Whoever waits for it meanwhile takes its result.
         """
-        if self.state is State.UP and self._may_miss_changes:
-            self._request_listing()
+        if self.state is State.UP and not self._listing.locked():
+            # A server of 2026-07-28 announces nothing unless it is listened to.
+            is_silent = self.session.discover_result is not None
+            self._is_stale |= is_silent or self.transport_class.is_remote
         await self.reach(State.UP)
-        with anyio.move_on_after(OPEN_TIMEOUT):
-            await self._until_listed()
+        try:
+            with anyio.fail_after(OPEN_TIMEOUT):
+                async with self._listing:
+                    await self._refresh()
+        except (MCPError, ToolError, ValueError, TimeoutError) as error:
+            log.warning("%s: kept its old tools: %s", self.name, explain(error))
 
-    async def _until_listed(self) -> None:
-        """Wait for the listing that was requested last, or the connection's end."""
-        # Later requests are not waited for: each listing may be followed by another.
-        number = self._requested
-        await self._until(lambda: self._listed >= number or self.state > State.UP)
-
-    async def _keep_current(self) -> None:
-        """List the tools whenever that was requested, one listing at a time."""
-        while True:
-            await self._until(lambda: self._listed < self._requested)
-            number = self._requested
-            try:
-                with anyio.fail_after(ANSWER_TIMEOUT):
-                    await self._list_tools()
-            except (MCPError, ToolError, ValueError, TimeoutError) as error:
-                log.warning("%s: kept its old tools: %s", self.name, explain(error))
-                self._may_miss_changes = True
-                # A server whose answer is not valid knows the session.
-                is_valid = not isinstance(error, ValueError)
-                if self.transport_class.is_forgetful and is_valid:
-                    self._is_forgotten = isinstance(error, NotDelivered)
-                    self.mark_closed(f"failed to list its tools: {explain(error)}")
-            self._listed = number
-            self._notify()
-            # A server that announces a change after each listing is listed without end.
-            await anyio.sleep(LISTING_PAUSE)
+    async def _refresh(self) -> None:
+        if not self._is_stale or self.state is not State.UP:
+            return
+        # A change that is announced during the listing may not be in it.
+        self._is_stale = False
+        try:
+            await self._list_tools()
+        except BaseException:
+            self._is_stale = True
+            raise
 
     async def _list_tools(self) -> None:
-        """Get all pages of the server's tools; keep those that the filters allow.
+        """Get all pages of the server's tools; keep those that models may see.
 
         https://modelcontextprotocol.io/specification/2025-11-25/server/tools#listing-tools
         """
         tools: dict[str, types.Tool] = {}
-        cursor: str | None = None
-        sent: set[str | None] = set()
-        # None is the first cursor that is sent. So the loop ends at None, as at every
-        # other cursor that was sent before.
-        while cursor not in sent and len(sent) < MAX_PAGES:
-            sent.add(cursor)
-            params = types.PaginatedRequestParams(cursor=cursor)
+        params = types.PaginatedRequestParams()
+        is_last = False
+        while not is_last:
             try:
                 page = await self.session.list_tools(params=params)
             except MCPError as error:
@@ -1687,22 +1357,23 @@ class Connection:
                     raise
                 break  # the server has no tools
             tools |= {tool.name: tool for tool in page.tools}
-            cursor = page.next_cursor or None
-        left_out = {}
-        for name in list(tools):
+            # A server that repeats its cursor would be listed without end.
+            is_last = page.next_cursor in (None, "", params.cursor)
+            params.cursor = page.next_cursor
+        self.left_out = {}
+        for name, tool in tools.items():
             hidden_by = self.config.why_left_out(name)
+            if self.shared.read_only and not is_read_only(tool):
+                hidden_by = hidden_by or "--read-only"
             if hidden_by:
-                left_out[name] = hidden_by
-                del tools[name]
+                self.left_out[name] = hidden_by
+        for name in self.left_out:
+            del tools[name]
         new, old = tools.keys(), self.tools.keys()
         modified = sum(tools[name] != self.tools[name] for name in new & old)
         counts = f"{len(new - old)} added, {len(old - new)} removed"
         log.info("%s: tools: %s, %d modified", self.name, counts, modified)
-        log.debug("%s: its tools are %s", self.name, ", ".join(tools))
         self.tools = tools
-        self.left_out = left_out
-        for warning in self.find_idle_patterns():
-            log.warning("%s: %s", self.name, warning)
 
     def find_idle_patterns(self) -> list[str]:
         """A sentence for each of the entry's patterns that matches no tool.
@@ -1710,12 +1381,15 @@ class Connection:
         A person who has misspelt an exclusion relies on it in vain.
         """
         names = [*self.tools, *self.left_out]
+        config = self.config
         idle = []
-        for key, patterns in self.config.patterns().items():
-            for pattern in patterns:
-                if pattern != "*" and not any(matches(name, pattern) for name in names):
-                    idle.append(f"{key}: {pattern!r} matches none of its tools")
-        return idle
+        for pattern in {*config.tool_filters, *config.exclude_tools} - {"*"}:
+            if not any(matches(name, pattern) for name in names):
+                key = (
+                    "toolFilters" if pattern in config.tool_filters else "excludeTools"
+                )
+                idle.append(f"{key}: {pattern!r} matches none of its tools")
+        return sorted(idle)
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
         log.debug("[%s] %s: %s", self.name, params.level, compact(params.data))
@@ -1735,35 +1409,15 @@ class Connection:
         with suppress(Exception):
             await self.session.send_notification(types.RootsListChangedNotification())
 
-    async def _may_be_executed(self, error: Exception, began: float) -> bool:
-        """Whether the server may have executed a call that failed with this error.
-
-        A remote server that was restarted refuses its old sessions, often with HTTP
-        404. Some frameworks answer a tool's exception in the same way, after its
-        execution. A listing decides: if it is refused as well, the session is lost.
-        """
-        if isinstance(error, NotDelivered) and self.transport_class.is_forgetful:
-            # A session is refused before the tool runs, and so at once.
-            is_late = anyio.current_time() > began + REFUSAL_TIMEOUT
-            await self._until_listed()
-            return is_late or not self._is_forgotten
-        if isinstance(error, MCPError):
-            # A server may use this code itself, and live on.
-            is_closed = error.code == types.CONNECTION_CLOSED
-            is_closed = is_closed and self.state is not State.UP
-            return is_closed or error.message == NOT_VALID
-        return isinstance(error, Unanswered | ValidationError)
-
     async def call(self, params: JSON, on_progress: OnProgress) -> JSON:
         """Send `tools/call` with these wire parameters, and return the wire result.
 
         The connection must be up. Cancelling the caller cancels the call downstream.
         Raises `NotDelivered`, `ToolError`, or the server's `MCPError`.
         """
-        # The caller has just found the state UP, without an `await` since. So
-        # `_stay_up` waits for this call.
+        # The caller has just found the state UP, without an `await` since. So `run`
+        # waits for this call.
         self._in_flight += 1
-        began = anyio.current_time()
         request = types.Request[JSON, str](method="tools/call", params=params)
         try:
             # `ClientSession.call_tool` would check the result against the tool's output
@@ -1777,15 +1431,14 @@ class Connection:
                 # stays as it is.
                 types.CallToolResult.model_validate(result, by_name=False)
                 return result
-        except (ToolError, MCPError, ValidationError) as error:
-            if self.transport_class.is_forgetful:
-                self._request_listing()
-            if not await self._may_be_executed(error, began):
-                raise
-            told = explain(error)
-            if self.state is not State.UP and isinstance(error, MCPError):
-                told = f"the server {self.why_not_up()}"
+        except ValidationError as error:
+            told = f"its answer is not valid MCP: {explain(error)}"
             raise ToolError(f"{told}; {EXECUTED}") from None
+        except MCPError as error:
+            # A server may use this code itself, and live on.
+            if error.code != types.CONNECTION_CLOSED or self.state is State.UP:
+                raise
+            raise ToolError(f"the server {self.why_not_up()}; {EXECUTED}") from None
         finally:
             self._in_flight -= 1
             self._notify()
@@ -1836,21 +1489,24 @@ class ServerProcess(Transport):
     """
 
     config: ProcessConfig
-    is_exclusive = True
 
     async def __aenter__(self) -> Streams:
         """Start the process, to speak to it over stdin and stdout."""
         config = self.config
-        env = without_null({**self.shared.environment, **config.env})
+        env: JSON = dict(os.environ)
+        for name in self.shared.withheld - config.variables:
+            env.pop(name, None)
+        env = without_null({**env, **config.env})
         words = list(map(os.path.expanduser, [config.command, *config.args]))
-        # Clients take an empty `cwd` for none.
-        cwd = os.path.expanduser(config.cwd or ".")
+        cwd = os.path.abspath(os.path.expanduser(config.cwd))
         # A start that was cancelled half way would leave a process that nobody stops.
         with anyio.CancelScope(shield=True):
             try:
                 await self.start(words, {"env": env, "cwd": cwd})
             except OSError as error:
-                raise ToolError(_explain_start(words[0], cwd, error)) from None
+                why = f"cannot start '{words[0]}' in `cwd` {cwd}: {error.strerror}"
+                how = "`command` is one program, by its full path or from PATH"
+                raise ToolError(f"{why} ({how}; arguments go into `args`)") from None
         _running.add(self)
         # The process may have exited already. Then the callback follows at once.
         self._pipes.exited.add_done_callback(self._report_exit)
@@ -1865,23 +1521,27 @@ class ServerProcess(Transport):
 
     def _report_exit(self, _: object) -> None:
         status = self._process.get_returncode()
-        reason = f"exited with status {status}"
-        if status == 0:
-            reason += ", without an error: do `args` make it a server over stdio?"
-        self.on_closed(reason)
+        self.on_closed(f"exited with status {status}")
         # A child of the server may hold the pipes open for as long as it likes.
         asyncio.get_running_loop().call_later(OUTPUT_TIMEOUT, self._process.close)
 
     async def _messages(self) -> Messages:
-        """The messages on stdout, to its end."""
-        stdout = self._pipes.stdout
-        async for message in read_messages(stdout, self.on_output, self.on_closed):
-            yield message
+        """The messages on stdout, to its end. Other lines are output."""
+        async for line in read_lines(self._pipes.stdout, LINE_LIMIT):
+            if len(line) == LINE_LIMIT:
+                # If the line were skipped, a call that it answers would wait for ever.
+                self.on_closed(f"wrote a message beyond {LINE_LIMIT >> 20} MiB")
+                return
+            message = read_message(line)
+            if message is None:
+                self.on_output(line[:OUTPUT_LIMIT])
+            else:
+                yield SessionMessage(message)
         await asyncio.wait(self._ends, timeout=EXIT_GRACE)
         self.on_closed("closed its stdout")
 
     async def _read_stderr(self) -> None:
-        async for line in read_lines(self._pipes.stderr, 5 * MASK_LIMIT):
+        async for line in read_lines(self._pipes.stderr, OUTPUT_LIMIT):
             self.on_output(line)
 
     async def _send(self, item: SessionMessage) -> None:
@@ -1931,18 +1591,6 @@ class ServerProcess(Transport):
         return False
 
 
-def _explain_start(command: str, cwd: str, error: OSError) -> str:
-    """Why a process could not be started, and what to do about it."""
-    why = f"{error.strerror} (`command` is one program, by its full path or from PATH; "
-    why += "arguments go into `args`, a longer PATH into `env`)"
-    if not os.path.isdir(cwd):
-        why = f"its `cwd` is no folder: '{cwd}'"
-    elif os.path.dirname(command) and not os.path.isabs(command):
-        why = f"{error.strerror}, sought in '{os.path.abspath(cwd)}' (set `cwd`, "
-        why += "or write the full path)"
-    return f"cannot start '{command}': {why}"
-
-
 TRANSPORTS[ProcessConfig] = ServerProcess
 # All servers whose processes run, for the end by force.
 _running: set[ServerProcess] = set()
@@ -1952,6 +1600,169 @@ def kill_all() -> None:
     """Kill every server process with its group, at once. A thread may call this."""
     for process in list(_running):
         process.kill_group(9)
+
+
+# === Messages =========================================================================
+# JSON-RPC messages as bytes, and both directions of a connection as the SDK wants them.
+# Both ends of the workbench use this section: its client's, and its servers'.
+
+Messages = AsyncIterator[SessionMessage]
+# Bytes of the largest message of a server. Parsing holds the interpreter's lock, so a
+# larger message would block all threads for too long.
+LINE_LIMIT = 32 << 20
+OUTPUT_LIMIT = 1 << 16  # bytes of a line of a server's output that are shown
+
+
+@dataclass
+class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
+    """Both directions of a connection, in the form that the SDK's sessions want.
+
+    The base is anyio's smallest class with `receive`, `send` and `aclose`.
+    """
+
+    messages: Messages
+    transmit: Callable[[SessionMessage], Awaitable[None]]
+
+    async def receive(self) -> SessionMessage:
+        try:
+            return await anext(self.messages)
+        except StopAsyncIteration:
+            raise anyio.EndOfStream from None
+
+    async def send(self, item: SessionMessage) -> None:
+        await self.transmit(item)
+
+    async def aclose(self) -> None:
+        # The SDK calls this, but the pipes and the HTTP client are the transport's.
+        pass
+
+
+def read_message(line: bytes) -> types.JSONRPCMessage | None:
+    """The JSON-RPC message in a line or a body; None for anything else.
+
+    An answer of JSON-RPC 2.0 that is not valid becomes an error with its id. Without
+    the error, its call would wait for ever.
+    """
+    message = None
+    text = line.decode(errors="replace")
+    # Servers that write JSON by hand leave control characters as they are.
+    with suppress(ValueError, RecursionError):
+        message = json.loads(text, strict=False)
+    # JavaScript cuts texts within surrogate pairs, and a half has no UTF-8.
+    if re.search(r"\\u[dD]", text):
+        whole = json.dumps(message, ensure_ascii=False)
+        message = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
+    with suppress(ValidationError):
+        return types.jsonrpc_message_adapter.validate_python(message, by_name=False)
+    if isinstance(message, dict) and not message.get("method"):
+        told = f"its answer is not valid MCP; {EXECUTED}"
+        message["error"] = {"code": types.INTERNAL_ERROR, "message": told}
+        with suppress(ValidationError):
+            return types.jsonrpc_message_adapter.validate_python(message)
+    return None
+
+
+def dump_message(message: types.JSONRPCMessage) -> bytes:
+    return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+
+
+async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[bytes]:
+    """The lines of a stream, without their ends; at most `limit` bytes of each.
+
+    `limit` is at least 64 KiB, which is the most that is read at a time.
+    """
+    line = bytearray()
+    # A broken pipe counts as an end.
+    with suppress(OSError):
+        while chunk := await stream.read(65536):
+            end, *others = chunk.split(b"\n")
+            line += end[: limit - len(line)]
+            for other in others:
+                yield bytes(line)
+                line = bytearray(other)
+                # A server that writes without end must not block the event loop.
+                await asyncio.sleep(0)
+    # The rest after the last line feed, which usually is empty, is a line as well.
+    yield bytes(line)
+
+
+# === Secrets ==========================================================================
+# No secret is told to a model or a log. A value is secret if its name says so, and so
+# is every header and the token of a sign-in. The configuration finds such values, and
+# one `Secrets` object masks them in all that is told.
+
+# A name says so with one of these words. The words of the first line may also end a
+# longer word, as in PGPASSWORD. Those of the second line may not, as in MONKEY.
+_SECRET_NAME = re.compile(
+    "(?:token|secret|password|passwd|passphrase|apikey|credential|authorization)s?(?![a-z])"
+    "|(?<![a-z])(?:key|pass|pwd|auth|bearer|pat|cookie|dsn|jwt)s?(?![a-z])"
+)
+# A name within a text, and what its value may be: all that follows, the text up to a
+# quote, `&` or `;`, or a single word.
+_NAMED_VALUE = re.compile(
+    r"""(?xs)
+    (?<! [\w.-] ) (?P<name> [\w.-]++ ) ["']? \s* [=:] \s* ["']?
+    (?= (?P<rest> (?P<value> (?P<word> [^\s"'&;]* ) [^"'&;]* ) .* ) )
+    """
+)
+_URL_PASSWORD = re.compile(r"://[^\s/@:]*:([^\s/]+)@")
+# Colours and moves of a terminal, halves of surrogate pairs, and control characters
+# except \n.
+_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a name says that its value is secret, such as `apiKey` or DB_PASS."""
+    words = re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return bool(_SECRET_NAME.search(words))
+
+
+def find_secrets(name: str, text: str) -> list[str]:
+    """The secret values in the text that this name has.
+
+    Within the text, names stand as in `API_KEY=X`, `?apiKey=X`, `Authorization: X` and
+    `{"Authorization": "X"}`. The password of a URL is secret as well.
+    """
+    found = _URL_PASSWORD.findall(text)
+    if is_secret(name):
+        found.append(text)
+    for match in _NAMED_VALUE.finditer(text):
+        if is_secret(match["name"]):
+            found += match.group("rest", "value", "word")
+    return found
+
+
+def without_controls(text: str) -> str:
+    """The text with spaces for what would move or colour a terminal; line feeds stay."""
+    return _CONTROLS.sub(" ", text)
+
+
+class Secrets:
+    """The texts that must not be told."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+
+    def add(self, *texts: str) -> None:
+        """Mask these texts from now on, each of their lines, and their last words.
+
+        A text below 8 characters occurs by chance, and a path that exists is no secret.
+        """
+        known = set(self._texts)
+        for text in texts:
+            # Output is shown line by line. The last word is that of `Bearer X`.
+            parts = {text, *text.splitlines(), text.rpartition(" ")[2]}
+            for part in map(str.strip, parts):
+                if len(part) >= 8 and part not in known and not os.path.exists(part):
+                    known.add(part)
+        # A secret may contain another one, and is replaced first.
+        self._texts = sorted(known, key=len, reverse=True)
+
+    def mask(self, text: str) -> str:
+        """The text with `***` for each secret, and without control characters."""
+        for secret in self._texts:
+            text = text.replace(secret, "***")
+        return without_controls(text)
 
 
 # === Serving ==========================================================================
@@ -2109,9 +1920,7 @@ async def run_until_end(work: Work, status: int) -> None:
     except Exception as error:
         # An error that left this function would end the process without `os._exit`.
         status = 1
-        # A reader such as `head` has closed stdout, and wants no more.
-        if not isinstance(find_cause(error), BrokenPipeError):
-            log.error("%s", explain(error), exc_info=log.isEnabledFor(logging.DEBUG))
+        log.error("%s", explain(error), exc_info=log.isEnabledFor(logging.DEBUG))
     # Not `logging.shutdown`, which would wait for a thread that writes to stderr.
     logging.root.handlers[0].flush()
     os._exit(status)
@@ -2145,24 +1954,21 @@ class Mode(NamedTuple):
 
     usage: str  # a line of the help
     option: JSON  # the settings of the option, as `argparse` wants them
-    work: Callable[[argparse.Namespace, WorkbenchConfig, Secrets], Work]
-    takes: tuple[str, ...] = ()  # options that it goes with, such as `config`
-    needs: tuple[str, ...] = ()  # options that it does not go without
+    work: Callable[[argparse.Namespace, Secrets], Work]
     is_for_client: bool = False  # and not for a person at a terminal
 
 
-def serve(
-    options: argparse.Namespace, config: WorkbenchConfig, secrets: Secrets
-) -> Work:
+def serve(options: argparse.Namespace, secrets: Secrets) -> Work:
     """Serve the workbench over stdin and stdout."""
+    config = find_config(options.config, secrets)
     names = ", ".join(config.toolboxes) or "no toolbox"
     log.info("Serving %s: %s", names, config.source)
     for toolbox in config.toolboxes.values():
         for server in filter(lambda each: each.problem, toolbox.servers.values()):
             log.warning("%s", server.problem)
     if config.withheld:
-        which = ", ".join(sorted(config.withheld))
-        log.info("Withheld from each server whose `env` does not set them: %s", which)
+        withheld = ", ".join(sorted(config.withheld))
+        log.info("Withheld from servers whose entries do not name them: %s", withheld)
     return serve_stdio(create_server(config, secrets, options.read_only))
 
 
@@ -2173,7 +1979,6 @@ MODES["config"] = Mode(
     "[CONFIG]                       serve the workbench over stdio",
     {"nargs": "?", "type": Path, "metavar": "CONFIG"},
     serve,
-    takes=("config", "read_only"),
     is_for_client=True,
 )
 
@@ -2183,7 +1988,8 @@ def parse_arguments() -> tuple[argparse.Namespace, Mode]:
     parser = argparse.ArgumentParser(add_help=False)
     # The help is the docstring of this file, as it is, and the usage of all modes.
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    usages = [f"  python workbench.py {mode.usage}" for mode in MODES.values()]
+    file = os.path.basename(__file__)
+    usages = [f"  python {file} {mode.usage}" for mode in MODES.values()]
     usage = "\n".join([str(__doc__), *usages])
     for name, mode in MODES.items():
         parser.add_argument(name if name == "config" else f"--{name}", **mode.option)
@@ -2193,17 +1999,14 @@ def parse_arguments() -> tuple[argparse.Namespace, Mode]:
     parser.add_argument("--version", action="version", version=version)
     parser.add_argument("--help", "-h", action="version", version=usage)
     options = parser.parse_args()
-    given = {
-        name for name, value in vars(options).items() if value not in (None, False)
-    }
-    given.discard("verbose")
-    for name, mode in MODES.items():
-        # Serving needs no option, not even its own.
-        needed = {name, *mode.needs} - {"config"}
-        if needed <= given <= needed.union(mode.takes):
-            return options, mode
-    shown = ", ".join(sorted(given))
-    parser.error(f"these do not go together, or lack another (--help): {shown}")
+    asked = [name for name in MODES if name != "config" and getattr(options, name)]
+    mode = MODES[asked[-1]] if asked else MODES["config"]
+    # The usage of a mode has all that goes together with it.
+    needless = (options.config or options.read_only) and "CONFIG" not in mode.usage
+    if needless or set(asked) != set(re.findall("--([a-z]+)", mode.usage)):
+        expected = mode.usage.partition("  ")[0]
+        parser.error(f"options that do not go together; expected: {expected}")
+    return options, mode
 
 
 def set_up_process() -> None:
@@ -2214,11 +2017,11 @@ def set_up_process() -> None:
         for number in (0, 1):
             with suppress(OSError):  # of a stdin that is closed
                 os.set_blocking(number, True)
-    # With PYTHONUNBUFFERED, Python's own `sys.stdout` has no buffer. A write may then
-    # write a part, and the rest of an answer would be lost. The buffer is flushed after
-    # each line, because `os._exit` does not flush buffers.
-    sys.stdout = os.fdopen(1, "w", 1, "utf-8", "replace", closefd=False)
-    cast(Any, sys.stderr).reconfigure(encoding="utf-8", errors="replace")
+    for stream in (sys.stdout, sys.stderr):
+        # `os._exit` does not flush buffers, so each line is written at once.
+        cast(Any, stream).reconfigure(
+            encoding="utf-8", errors="replace", line_buffering=True
+        )
     # The threads of stdin and stdout need the interpreter's lock. Beside a server that
     # writes without end, the event loop would not let go of the lock for long enough.
     sys.setswitchinterval(0.0001)  # seconds
@@ -2236,9 +2039,6 @@ def set_up_log(secrets: Secrets, level: int) -> MaskedLog:
     # shortened. A secret that was cut is not found, and so not masked.
     logging.basicConfig(format=form, handlers=[handler], level=logging.CRITICAL + 1)
     log.setLevel(level)
-    if level == logging.DEBUG:
-        # The event loop logs the tracebacks of its callbacks.
-        logging.getLogger("asyncio").setLevel(logging.ERROR)
     return handler
 
 
@@ -2251,11 +2051,8 @@ def main() -> None:
     secrets = Secrets()
     level = logging.INFO if mode.is_for_client else logging.WARNING
     handler = set_up_log(secrets, logging.DEBUG if options.verbose else level)
-    config = WorkbenchConfig({})
     try:
-        if "config" in mode.takes:
-            config = find_config(options.config, secrets)
-        work = mode.work(options, config, secrets)
+        work = mode.work(options, secrets)
     except ConfigError as error:
         if os.isatty(0) or not mode.is_for_client:
             sys.exit(str(error))
@@ -2292,29 +2089,36 @@ HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 # Seconds before the stream of a server that has refused it is asked for again.
 RETRY_PAUSE = 60.0
 Answer = types.JSONRPCResponse | types.JSONRPCError
-# A header that HTTP allows, and that has a value.
-_HEADER = re.compile(r"[!-~]+: [!-~]([\t -~]*[!-~])?")
-# This machine, by its own names, with or without a port.
-_LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
 
 
 @dataclass(frozen=True)
 class RemoteConfig(ServerConfig):
     """A server that is an endpoint elsewhere."""
 
+    KEYS = ServerConfig.KEYS | {
+        "url": ("url", str),
+        "headers": ("headers", dict),
+        "transport": ("transport", str),
+    }
+
     url: str = ""
     headers: dict[str, str | None] = field(default_factory=dict)
     transport: str = ""  # `sse`, or anything else for Streamable HTTP
 
+    def secrets(self) -> list[str]:
+        return list(without_null(self.headers).values())
+
 
 @dataclass
 class _Exchange:
-    """An HTTP request, and what is known of the event stream that answers it."""
+    """An HTTP request, and what its responses have shown."""
 
     method: str
     parts: JSON = field(default_factory=dict)  # headers and content
     awaited: str = ""  # the id of the JSON-RPC request whose answer ends the stream
-    is_accepted: bool = False  # by the server, which may have executed the request
+    answer: Answer | None = None
+    status: int = 0  # of the response to the POST
+    has_session: bool = False  # the POST had a session's id
     retry: float = 1.0  # seconds to wait before the stream is asked for again
     last_id: str = ""  # of its events
     last_data: str = ""
@@ -2330,7 +2134,7 @@ class RemoteServer(Transport):
     """
 
     config: RemoteConfig
-    is_forgetful = True
+    is_remote = True
 
     async def __aenter__(self) -> Streams:
         """Make the HTTP client, and begin to listen."""
@@ -2340,6 +2144,9 @@ class RemoteServer(Transport):
         # Over SSE, the server has named its endpoint. Over Streamable HTTP, an era is
         # agreed on, and `_listen` may ask for its stream.
         self._is_ready = anyio.Event()
+        self._refusal = ""  # of Streamable HTTP, before SSE was tried
+        self._failures = 0  # of requests, in a row
+        self._calls = 0  # in flight
         # This stream keeps nothing: a server that sends without end has to wait for the
         # session, and fills no memory.
         stream = anyio.create_memory_object_stream[SessionMessage]()
@@ -2350,50 +2157,38 @@ class RemoteServer(Transport):
         return Streams(self._reader, self._send)
 
     def _make_client(self) -> httpx2.AsyncClient:
-        # Errors show the URL as the configuration has it, so that the mask finds its
-        # secrets. The text of an error about a URL may have a part of one.
-        url = self.config.url
         limits = httpx2.Limits(max_connections=200, keepalive_expiry=2.0)
         try:
-            self._url = httpx2.URL(url)
+            # As in a browser, blanks around a URL or a header's value mean nothing.
+            self._url = httpx2.URL(self.config.url.strip())
+            self._shown = shown_url(self._url)
             proxy = find_proxy(self._url)
             verify = make_ssl_context()
             transport = httpx2.AsyncHTTPTransport(verify, limits=limits, proxy=proxy)
-        except OSError as error:
-            text = "SSL_CERT_FILE or SSL_CERT_DIR cannot be used"
-            raise ToolError(f"{url}: {text}: {error}") from None
-        except (ImportError, ValueError, httpx2.InvalidURL):
-            text = "not a valid URL, or its proxy is unusable (SOCKS needs socksio)"
-            raise ToolError(f"{url}: {text}") from None
+        except (ImportError, OSError, ValueError, httpx2.InvalidURL):
+            # The text of the error may have a part of the URL.
+            text = "its `url` is not valid, or its proxy or certificates cannot be used"
+            raise ToolError(text) from None
+        given = without_null(self.config.headers)
+        headers = {name: value.strip() for name, value in given.items()}
         client = httpx2.AsyncClient(
             transport=transport,
-            headers=self._headers() | HEADERS,
+            headers=httpx2.Headers(headers) | HEADERS,
             # Only connecting has a timeout: a call may run for hours, an upload may be
             # slow, and a request beyond 200 waits for a free connection.
             timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
             event_hooks={"request": [self._check_host], "response": [_check_redirect]},
             follow_redirects=True,
         )
-        add_sign_in(client, url, self.shared.secrets)  # room: Sign-in
+        add_sign_in(client, self._url, self.shared.secrets)  # room: Sign-in
         return client
-
-    def _headers(self) -> httpx2.Headers:
-        """The headers of the entry. A variable may have made one of them useless."""
-        given = without_null(self.config.headers)
-        for name, value in given.items():
-            if not value:
-                log.warning("%s: header '%s' is empty", self.config.url, name)
-            elif not _HEADER.fullmatch(f"{name}: {value}"):
-                text = f"header '{name}' is cut off or not valid: check its variable"
-                raise ToolError(f"{self.config.url}: {text}")
-        return httpx2.Headers(given)
 
     async def _check_host(self, request: httpx2.Request) -> None:
         # The headers may be secret, so no redirect may take them to another host or
         # port, or out of TLS.
         is_downgraded = self._url.scheme == "https" and request.url.scheme == "http"
         if request.url.netloc != self._url.netloc or is_downgraded:
-            target = str(request.url).partition("?")[0]
+            target = shown_url(request.url, request.url.path)
             raise httpx2.RequestError(f"the server leads elsewhere: {target}")
 
     async def _send(self, item: SessionMessage) -> None:
@@ -2402,21 +2197,84 @@ class RemoteServer(Transport):
             await self._is_ready.wait()
         message = item.message
         headers: JSON = getattr(item.metadata, "headers", None) or {}
-        parts = {"headers": headers, "content": dump_message(message)}
-        exchange = _Exchange("POST", parts)
-        if isinstance(message, types.JSONRPCRequest) and not self._is_sse:
-            exchange.awaited = str(message.id)
-        try:
-            await self._follow(exchange)
-        except ToolError as error:
-            if isinstance(message, types.JSONRPCRequest):
-                raise
-            log.debug("%s: not posted: %s", self.config.url, error)
+        exchange = _Exchange("POST", {"headers": headers})
+        exchange.parts["content"] = dump_message(message)
+        if isinstance(message, types.JSONRPCRequest):
+            if not self._is_sse:
+                exchange.awaited = str(message.id)
+            await self._request(item, exchange)
+        else:
+            try:
+                await self._follow(exchange)
+            except ToolError as error:
+                log.debug("not posted: %s", error)
         # The session sets the agreed version in the headers of its requests and
         # notifications. Its answers and the GET of `_listen` need this header, too.
         if _VERSION_HEADER in headers:
             self._http.headers[_VERSION_HEADER] = headers[_VERSION_HEADER]
             self._is_ready.set()
+
+    async def _request(self, item: SessionMessage, exchange: _Exchange) -> None:
+        """Post a request, and judge its session by what comes of it."""
+        method = cast(types.JSONRPCRequest, item.message).method
+        is_call = method == "tools/call"
+        self._calls += is_call
+        try:
+            await self._follow(exchange)
+            self._is_lost(exchange, method)
+        except asyncio.CancelledError:
+            # A server that is busy with a call may list its tools later.
+            if method == "tools/list" and not self._calls:
+                why = f"{self._shown}: gave no list of its tools"
+                self._is_lost(exchange, method, why)
+            raise
+        except ToolError as error:
+            is_refused = exchange.status in (400, 404, 405) and not exchange.answer
+            if exchange.awaited and method == "initialize" and is_refused:
+                # The protocol asks clients to try the older transport then.
+                self._refusal = str(error)
+                await self._fall_back(item)
+            elif self._is_lost(exchange, method, str(error)):
+                raise NotDelivered(str(error)) from None
+            else:
+                raise
+        finally:
+            self._calls -= is_call
+
+    def _is_lost(self, exchange: _Exchange, method: str, failure: str = "") -> bool:
+        """Judge a session by a request that has ended; close one that is lost.
+
+        Returns whether the request was refused with its session, and so not executed.
+
+        - HTTP 400, 404 or 410 without an answer refuses a lost session.
+        - A listing that is answered with an error shows one as well, because servers
+          that lose a session may refuse it like this.
+        - Anything else that fails may pass, but not twice in a row.
+        """
+        answer, status = exchange.answer, exchange.status
+        if not exchange.awaited or status == 429:
+            return False
+        if failure or status >= 400:
+            self._failures += 1
+        else:
+            self._failures = 0
+        is_refused = answer is None and status in (400, 404, 410)
+        is_lost = is_refused or self._failures > 1
+        if method == "tools/list" and isinstance(answer, types.JSONRPCError):
+            is_lost |= answer.error.code != types.METHOD_NOT_FOUND
+        if is_lost:
+            self.on_closed(
+                failure or f"{self._shown}: HTTP {status}, the session is lost"
+            )
+        return is_refused and exchange.has_session and status != 410
+
+    async def _fall_back(self, item: SessionMessage) -> None:
+        """Send the first message again over SSE."""
+        self._is_sse = True
+        # This event wakes `_listen`, and the next one is that of the endpoint.
+        self._is_ready.set()
+        self._is_ready = anyio.Event()
+        await self._send(item)
 
     async def _listen(self) -> None:
         """Read the messages that belong to no request of ours.
@@ -2425,10 +2283,11 @@ class RemoteServer(Transport):
         it is asked again after `RETRY_PAUSE`.
         """
         with self._listening:
+            if not self._is_sse:
+                await self._is_ready.wait()
             if self._is_sse:
                 await self._listen_sse()
                 return
-            await self._is_ready.wait()
             # Without a session, the server has no messages for this client alone.
             while SESSION_ID in self._http.headers:
                 with suppress(ToolError):
@@ -2437,11 +2296,14 @@ class RemoteServer(Transport):
 
     async def _listen_sse(self) -> None:
         """Read the one stream in which every message of an SSE server comes."""
+        reason = f"{self._shown} ended its stream"
         try:
             await self._fetch(_Exchange("GET"))
-            self.on_closed(f"{self.config.url} ended its stream")
         except ToolError as error:
-            self.on_closed(str(error))
+            reason = str(error)
+        if self._refusal and not self._is_ready.is_set():
+            reason = self._refusal
+        self.on_closed(reason)
         self._writer.close()
         # No answer can come any more. Closing the HTTP client fails every post, even
         # one that waits for the endpoint.
@@ -2487,15 +2349,17 @@ class RemoteServer(Transport):
         stream = self._http.stream(exchange.method, self._endpoint, **exchange.parts)
         try:
             async with stream as response:
-                # A GET that fails later does not change this.
-                exchange.is_accepted |= response.is_success
+                if exchange.method == "POST":
+                    exchange.status = response.status_code
+                    exchange.has_session = SESSION_ID in response.request.headers
                 if response.headers.get(SESSION_ID):
                     self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
                 if response.is_success and not is_read:
                     # The body has nothing, and may never end.
                     return True
                 async for event in _events(response):
-                    if await self._receive(event, exchange):
+                    await self._receive(event, exchange)
+                    if exchange.answer:
                         return True
         except Exception as error:  # noqa: BLE001
             raise self._error(error, exchange) from None
@@ -2507,68 +2371,66 @@ class RemoteServer(Transport):
 
     async def _receive(
         self, event: httpx2.ServerSentEvent, exchange: _Exchange
-    ) -> bool:
-        """Hand on the message of an event; return whether it is the answer awaited."""
+    ) -> None:
+        """Hand on the message of an event, which may be the answer."""
         exchange.last_data = event.data
         # An event without an id or `retry` does not change the last.
         exchange.last_id = event.id or exchange.last_id
-        if event.retry is not None:
+        if event.retry is not None and event.retry >= 0:
             exchange.retry = event.retry / 1000
         if self._is_sse and event.event == "endpoint":
             self._endpoint = self._url.join(event.data)
             self._is_ready.set()
         message = read_message(event.data.encode())
-        if message is not None:
-            await self._writer.send(SessionMessage(message))
-        return isinstance(message, Answer) and str(message.id) == exchange.awaited
+        if message is None:
+            return
+        await self._writer.send(SessionMessage(message))
+        if isinstance(message, Answer) and str(message.id) == exchange.awaited:
+            exchange.answer = message
 
     def _error(self, error: Exception, exchange: _Exchange) -> ToolError:
         """The reason why a request or its response broke off."""
         told = explain(error)
         if "certificate" in told.lower():
             told += " (add its authority to a file that SSL_CERT_FILE names)"
-        broken = httpx2.ReadError, httpx2.RemoteProtocolError
-        is_uncertain = exchange.is_accepted or isinstance(error, broken)
-        kind = Unanswered if is_uncertain else ToolError
-        return kind(f"{self.config.url}: {told}")
+        broken = httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError
+        if exchange.status or isinstance(error, broken):
+            told += f"; {EXECUTED}"
+        return ToolError(f"{self._shown}: {told}")
 
     def _failure(self, response: httpx2.Response, exchange: _Exchange) -> ToolError:
         """The reason why a request was not answered, and what to do about it."""
-        status = response.status_code
-        # The mask comes before the cut, because the beginning of a secret may be too
-        # short to be known.
+        # The mask comes before the cut, because a secret that is cut is not found.
         told = " ".join(self.shared.secrets.mask(exchange.last_data).split())[:300]
-        text = f"{self.config.url}: HTTP {status}, no valid MCP answer: {told or '-'}"
+        text = f"{self._shown}: HTTP {response.status_code}, "
+        if _is_stream(response):
+            text += "the stream ended before the answer"
+        else:
+            text += f"no valid MCP answer: {told or 'nothing'}"
         if not self._is_ready.is_set():
             text += " (check `headers`, and the path in `url`, which often is /mcp)"
-        if exchange.is_accepted or status >= 500:
-            return Unanswered(text)
-        # So a session is refused, unless a listing works in it. An error of the tool
-        # would be an answer to the request.
-        return NotDelivered(text) if status in (400, 404, 410) else ToolError(text)
+        elif 200 <= exchange.status < 300 or exchange.status >= 500:
+            text += f"; {EXECUTED}"
+        return ToolError(text)
 
 
 async def _check_redirect(response: httpx2.Response) -> None:
     """Refuse a redirect that would make a GET of a POST, without the message."""
     if response.status_code in (301, 302, 303) and response.request.method == "POST":
         target = response.url.join(response.headers.get("location", ""))
-        how = f"write {str(target).partition('?')[0]} in `url`"
+        how = f"write {shown_url(target, target.path)} in `url`"
         raise httpx2.RequestError(f"HTTP {response.status_code}, a redirect: {how}")
 
 
 def make_ssl_context() -> ssl.SSLContext:
     """The certificates of the system, or of SSL_CERT_FILE or SSL_CERT_DIR, and more.
 
-    Companies set NODE_EXTRA_CA_CERTS for clients that are written for Node, which warn
-    of a file that they cannot use, and go on.
+    Companies set NODE_EXTRA_CA_CERTS for clients that are written for Node, which go on
+    without a file that they cannot use.
     """
     context = httpx2.create_ssl_context()
-    extra = os.environ.get("NODE_EXTRA_CA_CERTS")
-    if extra:
-        try:
-            context.load_verify_locations(extra)
-        except OSError as error:
-            log.warning("NODE_EXTRA_CA_CERTS cannot be used: '%s': %s", extra, error)
+    with suppress(OSError):
+        context.load_verify_locations(os.environ.get("NODE_EXTRA_CA_CERTS", ""))
     return context
 
 
@@ -2578,10 +2440,13 @@ def find_proxy(url: httpx2.URL) -> str | None:
     httpx2 would make all proxies of the environment, and raise for one that it cannot
     use, such as a SOCKS proxy, even if no request needs it.
     """
-    host = url.netloc.decode()
-    if _LOOPBACK.fullmatch(host) or urllib.request.proxy_bypass(host):
-        return None
     proxies = urllib.request.getproxies()
+    # Python itself does not know `*.corp.example` in NO_PROXY.
+    direct = ["localhost", "127.*", "::1", *proxies.get("no", "").split(",")]
+    if any(matches(url.host, name.strip()) for name in direct):
+        return None
+    if urllib.request.proxy_bypass(url.netloc.decode()):
+        return None
     proxy = proxies.get(url.scheme, proxies.get("all"))
     if proxy and "://" not in proxy:
         proxy = f"http://{proxy}"
@@ -2590,7 +2455,7 @@ def find_proxy(url: httpx2.URL) -> str | None:
 
 async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentEvent]:
     """The events of a response. Any other body counts as one event."""
-    if "event-stream" in response.headers.get("content-type", "").lower():
+    if _is_stream(response):
         # A stream that was cut is resumed like one that has ended.
         with suppress(httpx2.NetworkError, httpx2.ProtocolError):
             async for event in httpx2.EventSource(response, LINE_LIMIT):
@@ -2606,43 +2471,17 @@ async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentE
     yield httpx2.ServerSentEvent(data=body.decode("utf-8-sig", errors="replace"))
 
 
-def allow_many_lookups() -> None:
-    """Have asyncio look up the names of hosts in many threads.
-
-    A look-up may hang for a minute, such as while a VPN is off, and with few threads
-    keep other servers waiting.
-    """
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(500))
+def _is_stream(response: httpx2.Response) -> bool:
+    return "event-stream" in response.headers.get("content-type", "").lower()
 
 
-def find_in_url(url: str) -> list[str]:
-    """The secrets of an entry's `url`, even if it is not valid."""
-    address = url.split("://", 1)[-1]
-    # A password may have any character, so everything before the last `@` counts as the
-    # login, unless a `/` stands before that `@`, as in the path `/@owner`.
-    *parts, rest = re.split("(?<!/)@", address)
-    login = "@".join(parts)
-    words = re.split(r"[\s:/?#&=@]+", login)
-    # The `@` may stand in the query, and a `?` in the password.
-    found = find_in_path(address) + find_in_path(rest)
-    return [login, login.partition(":")[2], *words, *found]
+def shown_url(url: httpx2.URL, path: str = "") -> str:
+    """What of a URL may be told: a login or a query may be secret, a path have a key."""
+    return f"{url.scheme}://{url.netloc.decode()}{path}"
 
 
-def find_in_headers(headers: JSON) -> list[str]:
-    """The secrets of an entry's `headers`: the values, and their words."""
-    found = []
-    for value in without_null(headers).values():
-        found += split_value(value)
-    return found
-
-
-FIELDS |= {"url": "url", "headers": "headers"}
-FIELDS |= {"transport": "transport", "type": "transport"}
-SECRETS_OF |= {"url": find_in_url, "headers": find_in_headers}
 KINDS["url"] = RemoteConfig
 TRANSPORTS[RemoteConfig] = RemoteServer
-
-
 # === Room: Sign-in ====================================================================
 # OAuth for remote servers: a person signs in once, with `--login` and a browser. The
 # tokens are kept in a file that all workbenches of this user share. A workbench that
@@ -2653,8 +2492,9 @@ TRANSPORTS[RemoteConfig] = RemoteServer
 import hashlib
 import subprocess
 import tempfile
+import urllib.parse
 import webbrowser
-from contextlib import ExitStack, aclosing
+from contextlib import aclosing, closing
 from typing import IO
 
 from mcp.client.auth import OAuthClientProvider
@@ -2677,14 +2517,13 @@ class SignIn(httpx2.Auth):
     the token endpoint, and it does not know of other processes.
     """
 
-    def __init__(self, url: str, secrets: Secrets) -> None:
+    def __init__(self, url: httpx2.URL, secrets: Secrets) -> None:
         self._secrets = secrets
-        # The query may be a secret, which the hint must not show.
-        address = url.partition("?")[0]
-        words = [sys.executable, __file__, "--login", address]
+        # A query may be a secret, which the command must not show.
+        address = shown_url(url, url.path)
         # All shells understand the double quotes of this form.
-        command = subprocess.list2cmdline(words)
-        self._hint = f"set `headers`, or sign in with: {command}"
+        words = [sys.executable, __file__, "--login", address]
+        self._command = subprocess.list2cmdline(words)
         # Clients pass on few variables, so the folder does not depend on
         # XDG_STATE_HOME.
         name = hashlib.sha256(address.encode()).hexdigest()
@@ -2695,9 +2534,7 @@ class SignIn(httpx2.Auth):
         with suppress(OSError, ValueError, TypeError, LookupError):
             stored: JSON = from_json(self._path.read_bytes())
             # A value that is missing raises here.
-            keys = "access_token", "refresh_token", "token_url", "form", "headers"
-            access, refresh, *_ = [str(stored[key]) for key in keys]
-            self._secrets.learn(access, refresh)
+            self._secrets.add(stored["access_token"], str(stored["refresh_token"]))
             return stored
         return {}
 
@@ -2727,14 +2564,13 @@ class SignIn(httpx2.Auth):
         is_needed = SESSION_ID not in headers or "last-event-id" in headers
         is_needed = is_needed or request.method == "POST"
         if response.status_code == 401 and is_needed and stored.get("refresh_token"):
-            # The body of the refusal may never end.
-            await _drop_body(response)
             stored = await self._renew(stored)
             if stored:
                 headers["authorization"] = f"Bearer {stored['access_token']}"
                 response = yield request
         if response.status_code == 401:
-            raise ToolError(f"HTTP 401: {self._hint}")
+            how = f"set `headers`, or sign in with: {self._command}"
+            raise ToolError(f"HTTP 401: {how}")
 
     async def _renew(self, refused: JSON) -> JSON:
         """The sign-in after its access token was refused; empty if it is over.
@@ -2772,43 +2608,36 @@ class SignIn(httpx2.Auth):
         form = stored["form"] | {"refresh_token": stored["refresh_token"]}
         sent: JSON = {"data": form, "headers": stored["headers"]}
         request = httpx2.Request("POST", stored["token_url"], **sent)
-        body = b""
-        with anyio.move_on_after(TOKEN_TIMEOUT), suppress(httpx2.HTTPError):
-            async with aclosing(await _get_answer(request)) as response:
-                # A body may never end, so no more of it is read.
-                body = await anext(response.aiter_bytes(LINE_LIMIT), b"")
-        with suppress(ValidationError):
-            tokens = auth.OAuthToken.model_validate_json(body)
+        with suppress(httpx2.HTTPError, ValueError, AttributeError):
+            answer = await _get_answer(request)
+            # GitHub's answer is a success for HTTP, whatever it says.
+            if answer.json().get("error") in _FINAL_ERRORS:
+                return {}
+            tokens = auth.OAuthToken.model_validate_json(answer.content)
             # Without a new refresh token, the old one stays valid.
             return stored | tokens.model_dump(exclude_none=True)
-        with suppress(ValueError, AttributeError):
-            if from_json(body).get("error") in _FINAL_ERRORS:
-                return {}
         return stored
 
 
-def add_sign_in(client: httpx2.AsyncClient, url: str, secrets: Secrets) -> None:
+def add_sign_in(client: httpx2.AsyncClient, url: httpx2.URL, secrets: Secrets) -> None:
     """Have a client sign in to this URL, unless its entry has a login of its own."""
-    if "authorization" not in client.headers and not httpx2.URL(url).userinfo:
+    if "authorization" not in client.headers and not url.userinfo:
         client.auth = SignIn(url, secrets)
 
 
-async def _drop_body(response: Any) -> None:
-    """Leave a body unread, because it may never end."""
-    await response.stream.aclose()
-    response.stream = httpx2.ByteStream(b"")
-
-
 async def _get_answer(request: httpx2.Request) -> httpx2.Response:
-    """Send a request through the proxy for its URL. The body is left to the caller."""
-    # Nobody closes the client, so it must keep no connection.
-    limits = httpx2.Limits(max_keepalive_connections=0)
+    """Send a request through the proxy for its URL, and read the answer."""
+    if request.headers.get("authorization", "").startswith("Basic "):
+        # Some servers refuse a client whose id stands in the body as well.
+        form = re.sub(rb"(^|&)client_id=[^&]*", b"", request.content).lstrip(b"&")
+        del request.headers["content-length"]
+        sent: JSON = {"headers": request.headers, "content": form}
+        request = httpx2.Request("POST", request.url, **sent)
     proxy = find_proxy(request.url)
-    verify = make_ssl_context()
-    transport = httpx2.AsyncHTTPTransport(verify, limits=limits, proxy=proxy)
-    http = httpx2.AsyncClient(transport=transport, timeout=None)
+    transport = httpx2.AsyncHTTPTransport(make_ssl_context(), proxy=proxy)
     with anyio.move_on_after(TOKEN_TIMEOUT):
-        return await http.send(request, stream=True)
+        async with httpx2.AsyncClient(transport=transport, timeout=None) as http:
+            return await http.send(request)
     raise httpx2.ReadTimeout(f"no answer came from {request.url}")
 
 
@@ -2834,7 +2663,7 @@ class Login:
     keeps nothing, its way to the servers, and its way to the browser and back.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: httpx2.URL) -> None:
         self._url = url
         self._state = ""  # which the browser has to bring back
         self._returned: asyncio.Queue[JSON] = asyncio.Queue()
@@ -2846,15 +2675,17 @@ class Login:
 
     async def run(self) -> JSON:
         """Sign in, and return what a `SignIn` stores. Raises whatever prevents that."""
-        port = 0
-        with ExitStack() as stack:
-            # A browser may take `localhost` for either address.
-            for host in ("127.0.0.1", "::1"):
-                # Some machines have no IPv6.
-                with suppress(OSError):
-                    listener = await asyncio.start_server(self._take, host, port)
-                    stack.callback(listener.close)
-                    port = listener.sockets[0].getsockname()[1]
+        listener = await asyncio.start_server(self._take, "127.0.0.1", 0)
+        # A person may paste the address to which a browser elsewhere cannot come back.
+        loop = asyncio.get_running_loop()
+
+        def paste(line: bytes) -> None:
+            loop.call_soon_threadsafe(self._come_back, line)
+
+        _thread.start_new_thread(_read_stdin, (paste,))
+        with closing(listener):
+            port = listener.sockets[0].getsockname()[1]
+            # Some servers refuse the address. A browser tries all that the name has.
             provider = await self._sign_in(f"http://localhost:{port}/callback")
         context = cast(Any, provider.context)
         # What a refresh sends, but for the refresh token.
@@ -2864,7 +2695,7 @@ class Login:
             form["resource"] = context.get_resource_url()
         form, headers = context.prepare_token_auth(form, {})
         stored: JSON = context.current_tokens.model_dump()
-        stored["url"] = self._url.partition("?")[0]  # for a person who looks for it
+        stored["url"] = str(self._url.copy_with(userinfo=b"", query=None))
         stored["token_url"] = provider._get_token_endpoint()
         return stored | {"form": form, "headers": headers}
 
@@ -2876,42 +2707,43 @@ class Login:
             token_endpoint_auth_method="none",
         )
         provider = OAuthClientProvider(
-            self._url, metadata, cast(Any, self), self._show, self._wait
+            str(self._url), metadata, cast(Any, self), self._show, self._wait
         )
         context = provider.context
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         request = httpx2.Request("POST", self._url, headers=HEADERS, json=ping)
         async with aclosing(provider.async_auth_flow(request)) as flow:
             response = await _get_answer(await anext(flow))
-            is_asked = response.status_code == 401
             # Some servers answer 401 only to a tool's call.
             response.status_code = 401
             while True:
-                # The SDK's errors would tell the body of a failure, and tokens in it.
-                if not response.is_success:
-                    await _drop_body(response)
                 request = await flow.asend(response)
                 if context.current_tokens:
                     return provider
-                found = context.oauth_metadata or context.protected_resource_metadata
-                # The SDK would register this program even where it found no metadata.
-                if request.method == "POST" and not is_asked and not found:
-                    raise ToolError(f"{self._url} asks for no sign-in")
                 response = await _get_answer(request)
+                if not response.is_success:
+                    # The SDK's errors would tell the body, and tokens in it.
+                    response = _without_body(response)
 
     async def _show(self, url: str) -> None:
         self._state = httpx2.URL(url).params["state"]
         print(f"Sign in at this address, if your browser does not show it yet:\n{url}")
+        print("If your browser runs on another machine, it ends at an address that it")
+        print("cannot load. Paste that address here, and press Enter.")
         # A browser within the terminal blocks until it is closed.
         asyncio.get_running_loop().run_in_executor(None, webbrowser.open, url)
 
     async def _take(self, reader: asyncio.StreamReader, writer: Any) -> None:
         """Take what comes through the browser, and answer it."""
         head = await reader.readuntil(b"\r\n\r\n")
-        self._returned.put_nowait(dict(httpx2.URL(head.split()[1].decode()).params))
+        self._come_back(head.split()[1])
         text = b"Close this page. The terminal says whether you are signed in."
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + text)
         writer.close()
+
+    def _come_back(self, address: bytes) -> None:
+        query = address.decode(errors="replace").strip().partition("?")[2]
+        self._returned.put_nowait(dict(urllib.parse.parse_qsl(query)))
 
     async def _wait(self) -> auth.AuthorizationCodeResult:
         query: JSON = {}
@@ -2923,20 +2755,27 @@ class Login:
         return auth.AuthorizationCodeResult.model_validate(query)
 
 
-async def log_in(url: str, secrets: Secrets) -> int:
+def _without_body(response: httpx2.Response) -> httpx2.Response:
+    name = "www-authenticate"  # which says where to sign in
+    headers = {name: response.headers.get(name, "")}
+    request = response.request
+    return httpx2.Response(response.status_code, headers=headers, request=request)
+
+
+async def log_in(address: str, secrets: Secrets) -> int:
     """Have a person sign in to a remote server. Returns the exit status."""
-    secrets.add(find_in_url(url))
-    failed = f"Not signed in to {url}: "
+    url = httpx2.URL(address.strip())
+    failed = f"Not signed in to {shown_url(url)}: "
     outcome = f"{failed}stopped, or not done within {LOGIN_TIMEOUT:g} seconds"
     status = 1
     try:
         with anyio.move_on_after(LOGIN_TIMEOUT):
             SignIn(url, secrets).save(await Login(url).run())
-            outcome = f"Signed in to {url}"
+            outcome = f"Signed in to {shown_url(url)}"
             status = 0
     except Exception as error:  # noqa: BLE001
         # Further lines of the SDK's errors may show tokens.
-        outcome = failed + explain(error).splitlines()[0].rstrip(":")
+        outcome = failed + explain(error).splitlines()[0].rstrip(": ")
     finally:
         # Ctrl-C cancels this task, which passes here as well. `mask` takes control
         # characters out, which a server may have sent to the terminal.
@@ -2947,107 +2786,156 @@ async def log_in(url: str, secrets: Secrets) -> int:
 MODES["login"] = Mode(
     "--login URL                    sign in to a remote server",
     {"metavar": "URL"},
-    lambda options, _, secrets: log_in(options.login, secrets),
+    lambda options, secrets: log_in(options.login, secrets),
 )
 
 
-# === Room: Short answers ==============================================================
-# How an answer of `open_toolbox` is brought within its limit, which a model's context
-# can hold. Without this room, an answer is whole, however long.
+# === Room: Brief answers ==============================================================
+# The brief form of an answer of `open_toolbox`, with a line for each tool, and the limit
+# of every answer. Without this room, an answer is whole, however long.
 
-from collections import defaultdict
+ANSWER_LIMIT = 30_000  # characters of an answer; clients cut longer ones
+LINES_LIMIT = 8_000  # characters of the lines of a brief answer
+DEPTH = 4  # to which a line looks into a schema
 
-ANSWER_LIMIT = 12_000  # characters of an answer of `open_toolbox`
-PART_LIMIT = 20_000  # characters of an answer for a part of a toolbox
-TEXT_LIMIT = 2_000  # characters of a server's instructions; clients cut there as well
-
-_LISTED = "Without schemas: {} (`?`: optional, `[]`: list, `{{}}`: object). Call such "
-_LISTED += "a tool as it is if its arguments are clear, or get its schema by its name "
-_LISTED += "in `tools` of open_toolbox, such as {}."
+_SIGNS = (
+    "Signs: `?` optional, `[]` list, `{}` object with its keys, `|` between values, "
+)
+_SIGNS += "`…` more. A full name in `tools` brings the schema."
+_WITHOUT = "{} of {} tools have no schema here: full names in `tools` bring it."
 
 
-def fit(answer: JSON, is_part: bool) -> None:
+def fit(answer: JSON, patterns: list[str], brief: bool) -> None:
     """Bring an answer of `open_toolbox` within its limit, if possible.
 
-    As long as it is too long, the server whose tools are longest at that moment loses
-    its schemas, the next time its descriptions, and then its arguments. Names stay. A
-    tool that was asked for alone stays whole.
+    Names always stay. In a brief answer, a tool that is named in full comes whole.
     """
-    limit = PART_LIMIT if is_part else ANSWER_LIMIT
-    cut_texts(answer["servers_failed"], answer["instructions"], limit // 3)
-    if is_part and len(answer["tools"]) == 1:
-        return
-    by_server: dict[str, list[JSON]] = defaultdict(list)
-    for tool in answer["tools"]:
-        by_server[tool["source_server"]].append(tool)
-    sizes = {name: len(compact(tools)) for name, tools in by_server.items()}
-    note = answer["note"]
-    while sizes and len(compact(answer | {"tools": []})) + sum(sizes.values()) > limit:
-        longest = max(sizes, key=lambda name: sizes[name])
-        tools = by_server[longest]
-        if not sizes[longest]:
-            return
+    texts = len(answer["servers_failed"]) + len(answer["instructions"])
+    for group in (answer["servers_failed"], answer["instructions"]):
+        for name, text in group.items():
+            group[name] = shorten(text, ANSWER_LIMIT // 3 // texts)
+    if brief:
+        answer["tools"] = make_lines(answer["tools"], patterns)
+        answer["note"] = f"{answer['note']} {_SIGNS}".strip()
+    if len(answer["tools"]) > 1:
+        drop_schemas(answer)
+
+
+def make_lines(tools: list[JSON], names: list[str]) -> list[JSON | str]:
+    """A line for each tool, but for those that are named in full.
+
+    Where the lines are too long, they have no descriptions, then only the arguments
+    that are required, and then no arguments.
+    """
+    lines: list[JSON | str] = []
+    for detail in ("description", "optional", "required", ""):
+        lines = []
         for tool in tools:
-            shorten_tool(tool)
-        # Bare names do not count, or others would pay for them.
-        sizes[longest] = 0 if len(tools[0]) == 1 else len(compact(tools))
-        listed = [name for name in by_server if "inputSchema" not in by_server[name][0]]
-        example = min((tool["name"] for tool in tools), key=len)
-        told = _LISTED.format(", ".join(listed), quote(example))
-        answer["note"] = f"{note} {told}".strip()
+            lines.append(tool if tool["name"] in names else make_line(tool, detail))
+        if sum(len(line) for line in lines if isinstance(line, str)) <= LINES_LIMIT:
+            break
+    return lines
 
 
-def shorten_tool(tool: JSON) -> None:
-    """Take from a tool its schema, or else its description, or else its arguments."""
-    if "inputSchema" in tool:
-        whole = tool["description"].strip()
-        line = whole.partition("\n")[0][:79]
-        tool["description"] = shorten(whole, len(line))
-        tool["arguments"] = list_arguments(tool["inputSchema"])
-        for key in ("inputSchema", "source_server", "toolbox_name", "annotations"):
-            tool.pop(key, None)
-    else:
-        del tool["description" if "description" in tool else "arguments"]
+def make_line(tool: JSON, detail: str) -> str:
+    """A tool as `name(path, mode: a|b, limit?): What it does…`, or less of it."""
+    if not detail:
+        return str(tool["name"])
+    schema = tool["inputSchema"]
+    line = f"{tool['name']}({list_arguments(schema, detail != 'required')})"
+    if detail == "description":
+        line += ": " + shorten(" ".join(tool["description"].split()), 60)
+    return line
 
 
-def list_arguments(schema: JSON) -> str:
+def drop_schemas(answer: JSON) -> None:
+    """Take the schema from the longest tool, the next time all else but its name.
+
+    The longest is found anew, until the answer is within its limit.
+    """
+    tools = [tool for tool in answer["tools"] if isinstance(tool, dict)]
+    sizes = [len(compact(tool)) for tool in tools]
+    # The note will have one more sentence.
+    excess = len(compact(answer)) + len(_WITHOUT) - ANSWER_LIMIT
+    count = 0
+    while excess > 0 and any(sizes):
+        longest = sizes.index(max(sizes))
+        tool = tools[longest]
+        excess -= sizes[longest]
+        if tool.pop("inputSchema", None) is not None:
+            count += 1
+            sizes[longest] = len(compact(tool))
+            excess += sizes[longest]
+        else:
+            name = tool["name"]
+            tool.clear()
+            tool["name"] = name
+            sizes[longest] = 0
+            excess += len(compact(tool))
+    if count:
+        text = _WITHOUT.format(count, len(tools))
+        answer["note"] = f"{answer['note']} {text}".strip()
+
+
+def list_arguments(schema: JSON, has_optional: bool = True) -> str:
     """The arguments of a tool as a text: `path, mode: a|b, rows: [[]], limit?`."""
     required = look_up(schema, "required", list)
     arguments = []
-    for name, argument in look_up(schema, "properties").items():
-        text = name if name in required else f"{name}?"
-        values = outline(argument, schema)
-        arguments.append(f"{text}: {values}" if values else text)
+    for name, value in look_up(schema, "properties").items():
+        if name in required or has_optional:
+            arguments.append(_describe_key(name, value, required, schema, DEPTH))
+    if len(arguments) < len(look_up(schema, "properties")):
+        arguments.append("…")
     return ", ".join(arguments)
 
 
-def outline(argument: Any, schema: JSON, depth: int = 4) -> str:
-    """The values of an argument: `a|b`, `[]`, `[[]]`, `{}`; empty for other types.
+def _describe_key(
+    name: str, value: Any, required: list[Any], schema: JSON, depth: int
+) -> str:
+    text = name if name in required else f"{name}?"
+    values = outline(value, schema, depth)
+    return f"{text}: {values}" if values else text
+
+
+def outline(value: Any, schema: JSON, depth: int) -> str:
+    """The values of an argument: `a|b`, `[]`, `{path, tags: []}`; empty for others.
 
     `schema` is that of its tool, to which a `$ref` points.
     """
     # A schema may refer to itself.
-    if not depth:
+    if depth < 1:
         return ""
-    path = look_up(argument, "$ref", str).split("/")[1:]
+    path = look_up(value, "$ref", str).split("/")[1:]
     if path:
         return outline(functools.reduce(look_up, path, schema), schema, depth - 1)
-    values = look_up(argument, "enum", list)
+    values = look_up(value, "enum", list)
     if values:
-        shown = [shorten(compact(value).strip('"'), 80) for value in values[:5]]
+        shown = [shorten(compact(each).strip('"'), 80) for each in values[:5]]
         return "|".join(shown + ["…"] * (len(values) > 5))
-    types = [look_up(argument, "type", str), *look_up(argument, "type", list)]
+    types = [look_up(value, "type", str), *look_up(value, "type", list)]
     if "array" in types:
-        return f"[{outline(look_up(argument, 'items'), schema, depth - 1)}]"
+        return f"[{outline(look_up(value, 'items'), schema, depth - 1)}]"
     if "object" in types:
-        return "{}"
+        return f"{{{_list_keys(value, schema, depth - 2)}}}"
     # An optional argument is often a union with null.
     for union in ("anyOf", "oneOf", "allOf"):
-        for part in look_up(argument, union, list)[:5]:
+        for part in look_up(value, union, list)[:5]:
             found = outline(part, schema, depth - 1)
             if found:
                 return found
     return ""
+
+
+def _list_keys(owner: JSON, schema: JSON, depth: int) -> str:
+    """The keys of an object, at most nine."""
+    required = look_up(owner, "required", list)
+    properties = look_up(owner, "properties")
+    keys = []
+    for name in list(properties)[:9]:
+        keys.append(_describe_key(name, properties[name], required, schema, depth))
+    if len(properties) > 9:
+        keys.append("…")
+    return ", ".join(keys)
 
 
 def look_up(schema: Any, key: str, kind: type[Any] = dict) -> Any:
@@ -3057,235 +2945,192 @@ def look_up(schema: Any, key: str, kind: type[Any] = dict) -> Any:
     return value if isinstance(value, kind) else kind()
 
 
-def cut_texts(failures: JSON, manuals: JSON, room: int) -> None:
-    """Cut reasons of failures and servers' instructions to equal shares of `room`."""
-    share = min(TEXT_LIMIT, room // max(len(failures) + len(manuals), 1))
-    for name, text in failures.items():
-        if len(text) > share:
-            # The reason comes first, and the error of a traceback last.
-            half = share // 2
-            failures[name] = f"{text[:half]}…{text[-half:]}"
-    for name, text in manuals.items():
-        manuals[name] = shorten(text, share)
-
-
 # === Room: Other clients' files =======================================================
 # Other clients' files have tables of servers elsewhere, other keys in an entry, lists
-# of servers that are switched off, TOML, and comments in JSON. Without this room, a
-# file has `toolboxes`, and our own keys.
+# of servers that are switched off, TOML, and comments in JSON. They are translated into
+# our form, which the core reads. Without this room, a file has `toolboxes` and our keys.
 
 import tomllib
 
-FIELDS |= {
-    "environment": "env",
-    "working_directory": "cwd",
+_TABLES = ["mcpServers", "servers", "context_servers", "mcp_servers"]
+_TABLES += ["mcp", "mcp.servers", "amp.mcpServers"]
+# Rules about single tools that stand outside of the tables.
+_RULES = ["tools", "permission", "amp.tools.disable"]
+# Other spellings of our keys.
+_SPELLINGS = {
+    "type": "transport",
     "serverUrl": "url",
     "httpUrl": "url",
-    "includeTools": "tool_filters",
-    "enabled_tools": "tool_filters",
-    "tools": "tool_filters",
-    "disabledTools": "exclude_tools",
-    "disabled_tools": "exclude_tools",
     "http_headers": "headers",
-    # The values of these three are translated below.
-    "env_http_headers": "headers",
-    "bearer_token_env_var": "headers",
-    "env_vars": "env",
+    "environment": "env",
+    "working_directory": "cwd",
+    "includeTools": "toolFilters",
+    "enabled_tools": "toolFilters",
+    "tools": "toolFilters",
+    "disabledTools": "excludeTools",
+    "disabled_tools": "excludeTools",
 }
 # Clients keep these keys in an entry for themselves.
-FIELDS |= dict.fromkeys(["alwaysLoad", "autoApprove", "alwaysAllow", "trust"], "")
-FIELDS |= dict.fromkeys(["timeout", "tool_timeout_sec", "startup_timeout_sec"], "")
-FIELDS |= dict.fromkeys(["supports_parallel_tool_calls", "deferTools"], "")
-FIELDS |= {"description": "", "type": FIELDS.get("type", "")}
-_TABLE_KEYS = ["mcpServers", "servers", "context_servers", "mcp_servers"]
-_TABLE_KEYS += ["mcp", "mcp.servers", "amp.mcpServers"]
-# Rules for single tools, beside the tables of servers and in entries.
-_POLICIES = {"tools", "permission", "amp.tools.disable", "amp.mcpPermissions"}
-_APPROVALS = {"default_tools_approval_mode", "toolPermissions"}
-FIELDS |= dict.fromkeys(_APPROVALS, "")
-# `{env:NAME` of opencode, whose end is that of a reference.
-_OTHER_NAME = r"(?<!\$)\{env:(?=[A-Z_][A-Z0-9_]*(?::-[^}]*)?\})"
-FOREIGN.insert(0, r"\{(?:env|file):[^}]*\}")  # of opencode
-# Other programs and pages quote these four lines, so their words are fixed.
-_UNKNOWN_MODE = """\
-Configuration field 'toolMode' set to {!r} is no longer supported.
-Dynamic mode was removed in version 0.10.0.
-Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is now implicit).
-For migration guidance, see: "Upgrading" in README.md"""
+_IGNORED = ["description", "alwaysLoad", "autoApprove", "alwaysAllow", "trust"]
+_IGNORED += ["timeout", "tool_timeout_sec", "startup_timeout_sec", "deferTools"]
+_IGNORED += ["supports_parallel_tool_calls", "toolPermissions", "required"]
+_IGNORED += ["default_tools_approval_mode"]
 
 
-def read_tables(
-    data: JSON, reader: ConfigReader, toolboxes: dict[str, ToolboxConfig]
-) -> JSON:
-    """Read the servers that stand outside of toolboxes, each as a toolbox of its own.
+def translate_file(data: JSON, values: ValueReader) -> tuple[JSON, dict[str, str]]:
+    """A file in our form, and the places of tables that become toolboxes.
 
-    Returns the file in our form: with toolboxes, and with our keys of servers.
+    Each server in another client's table becomes a toolbox of its own name.
     """
-    if data.get("toolMode", "proxy") != "proxy":
-        reader.values.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
-    tables = find_tables(data, reader)
+    rules = []
+    for key in _RULES:
+        if isinstance(data.get(key), dict | list):
+            rules.append(f"{key} ({', '.join(map(str, data[key]))})")
+    if rules:
+        how = "`excludeTools` in a server's entry does the same"
+        log.warning("not applied: %s; %s", "; ".join(rules), how)
+    tables = find_tables(data, values)
     if "toolboxes" in data:
-        for place, table in tables.items():
-            reader.note_variables(_translate_table(place, table, is_served=False))
-            log.warning("%s: not served, because there are toolboxes as well", place)
-        return data | {"toolboxes": _translate_toolboxes(data["toolboxes"])}
+        if tables:
+            names = ", ".join(tables)
+            log.warning("%s: not served, because there are toolboxes as well", names)
+        return data, {}
     if not tables:
-        told = f"expected one of {['toolboxes', *_TABLE_KEYS]}, found {[*data]}"
-        reader.values.report("configuration", told)
+        expected = ["toolboxes", *_TABLES]
+        values.report("configuration", f"expected one of {expected}, found {[*data]}")
+    toolboxes = {}
+    places = {}
     for place, table in tables.items():
-        entries = _translate_table(place, table)
-        for name, server in reader.read_servers(place, entries).items():
-            text = ""
-            if isinstance(entries[name], dict):
-                given = entries[name].get("description", "")
-                text = ValueReader().read(place, given, str)
-            text = text or f"Tools of the MCP server '{name}'"
-            if name in toolboxes:
-                log.warning("%s.%s: served in place of another '%s'", place, name, name)
-            toolboxes[name] = ToolboxConfig(text, {name: server})
-    return data | {"toolboxes": {}}
+        for name, entry in values.expect(place, table, dict).items():
+            if _starts_workbench(entry):
+                text = "%s.%s: left out, because it starts this workbench"
+                log.warning(text, place, name)
+                continue
+            toolboxes[name] = _make_toolbox(name, entry)
+            places[name] = place
+    return data | {"toolboxes": toolboxes}, places
 
 
-def _translate_toolboxes(toolboxes: Any) -> Any:
-    """Toolboxes of ours, whose entries of servers may come from other clients."""
-    if not isinstance(toolboxes, dict):
-        return toolboxes
-    translated = dict(toolboxes)
-    for name, box in toolboxes.items():
-        if isinstance(box, dict):
-            place = f"toolboxes.{name}.mcpServers"
-            table = _translate_table(place, box.get("mcpServers"))
-            translated[name] = box | {"mcpServers": table}
-    return translated
+def _make_toolbox(name: str, entry: Any) -> JSON:
+    """A toolbox for a server of another client's file."""
+    known = entry if isinstance(entry, dict) else {}
+    text = known.get("description")
+    # A problem in a toolbox's description would cost all servers.
+    if not isinstance(text, str) or "${" in text:
+        text = f"Tools of the MCP server '{name}'"
+    is_off = known.get("disabled") is True or known.get("enabled") is False
+    return {"description": text, "disabled": is_off, "mcpServers": {name: entry}}
 
 
-def find_tables(data: JSON, reader: ConfigReader) -> JSON:
+def _starts_workbench(entry: Any) -> bool:
+    """Whether an entry starts this very file, for anything but its own tools."""
+    if not isinstance(entry, dict):
+        return False
+    entry = translate_entry("", entry, ValueReader())
+    args = entry.get("args")
+    words = [entry.get("command"), *(args if isinstance(args, list) else [])]
+    for word in filter(lambda each: isinstance(each, str), words):
+        file = os.path.expandvars(os.path.expanduser(word))
+        if os.path.exists(file) and os.path.samefile(file, __file__):
+            return "--toolbox" not in words
+    return False
+
+
+def find_tables(data: JSON, values: ValueReader) -> JSON:
     """The tables of servers in another client's file, by their places.
 
     Servers that a list of names switches off are marked as `disabled`.
     """
-    tables = without_null({key: data.get(key) for key in _TABLE_KEYS})
-    # `mcp` is opencode's table. In VS Code, its `servers` is the table. In Gemini CLI,
-    # it has lists of names from `mcpServers`.
-    other = {"servers", "inputs", "allowed", "excluded", "serverCommand"}
-    mcp = tables.get("mcp", {})
-    if not isinstance(mcp, dict):
-        mcp = {}
-    if mcp.keys() & other:
-        del tables["mcp"]
-    if "servers" in mcp:
-        tables["mcp.servers"] = mcp["servers"]
-    for key in sorted(data.keys() & _POLICIES):
-        log.warning("%s: not applied; use `toolFilters` or --read-only", key)
-    off = _read_names(reader, "disabledMcpServers", data)
-    off |= _read_names(reader, "mcp.excluded", mcp)
-    if isinstance(data.get("projects"), dict):
-        place, project = _find_project(data["projects"], reader)
-        tables[f"{place}.mcpServers"] = project.get("mcpServers") or {}
-        off |= _read_names(reader, f"{place}.disabledMcpServers", project)
-    allowed = None
-    if mcp.get("allowed") is not None:
-        allowed = _read_names(reader, "mcp.allowed", mcp)
+    found = dict(data)
+    mcp = data.get("mcp")
+    if isinstance(mcp, dict):
+        found |= {f"mcp.{key}": value for key, value in mcp.items()}
+        # opencode's `mcp` is a table. VS Code and Gemini CLI have these keys in it.
+        if mcp.keys() & {"servers", "inputs", "allowed", "excluded", "serverCommand"}:
+            del found["mcp"]
+    tables = {key: found[key] for key in _TABLES if found.get(key) is not None}
+    off = _read_names(values, "disabledMcpServers", found)
+    off |= _read_names(values, "mcp.excluded", found)
+    # Claude Code keeps the servers of each folder. Later tables win over earlier ones.
+    projects = data.get("projects")
+    for folder, project in projects.items() if isinstance(projects, dict) else ():
+        # `Path` knows which paths are equal on Windows.
+        if Path(folder) == Path.cwd() and isinstance(project, dict):
+            tables[f"projects.{folder}.mcpServers"] = project.get("mcpServers") or {}
+            off |= _read_names(values, "disabledMcpServers", project)
     for place, table in tables.items():
         if isinstance(table, dict):
-            tables[place] = _switch_off(table, off, allowed)
+            names = {name for name in table if name.lower() in off}
+            if found.get("mcp.allowed") is not None:
+                allowed = _read_names(values, "mcp.allowed", found)
+                names |= {name for name in table if name.lower() not in allowed}
+            tables[place] = _switch_off(table, names)
     return tables
 
 
-def _switch_off(table: JSON, off: set[str], allowed: set[str] | None) -> JSON:
-    """The table, with `disabled` in the entries that lists of names switch off."""
-    entries = {}
-    for name, entry in table.items():
-        is_off = name.lower() in off
-        is_allowed = allowed is None or name.lower() in allowed
-        if isinstance(entry, dict) and (is_off or not is_allowed):
-            entry = entry | {"disabled": True}
-        entries[name] = entry
-    return entries
-
-
-def _find_project(projects: JSON, reader: ConfigReader) -> tuple[str, JSON]:
-    """Place and content of what Claude Code keeps for the current folder."""
-    found: tuple[str, JSON] = ("projects", {})
-    others = []
-    # The current folder may have been deleted.
-    with suppress(OSError):
-        for folder, project in projects.items():
-            if not isinstance(project, dict):
-                continue
-            # `Path` knows which paths are equal on Windows.
-            if Path(folder) == Path.cwd():
-                found = (f"projects.{folder}", project)
-            elif project.get("mcpServers"):
-                table = _translate_table(folder, project["mcpServers"], is_served=False)
-                reader.note_variables(table)
-                others.append(folder)
-    if others:
-        log.warning("projects: not served, for other folders: %s", others[:5])
-    return found
-
-
-def _read_names(reader: ConfigReader, path: str, owner: JSON) -> set[str]:
+def _read_names(values: ValueReader, path: str, owner: JSON) -> set[str]:
     """A list of servers' names, which clients compare without regard to case."""
-    given = owner.get(path.rpartition(".")[2]) or []
-    return {name.lower() for name in reader.values.read(path, given, list)}
+    return {name.lower() for name in values.read(path, owner.get(path) or [], list)}
 
 
-def _translate_table(place: str, table: Any, is_served: bool = True) -> Any:
-    """A table of servers in our form. Keys that our form lacks stay as they are."""
-    entries = json.loads(re.sub(_OTHER_NAME, "${", json.dumps(table)))
-    if not isinstance(entries, dict):
-        return entries
-    for name, entry in list(entries.items()):
-        if not isinstance(entry, dict):
-            continue
-        entries[name] = entry = _translate_entry(entry)
-        if name.startswith("_") or not is_served:
-            continue
-        # Zed's extensions and opencode's organizations bring servers whose entries here
-        # have only settings.
-        fields = {FIELDS.get(key) for key in entry}
-        if place in ("context_servers", "mcp") and not fields & KINDS.keys():
-            text = "%s.%s: left out, because it has no command and no URL"
-            log.warning(text, place, name)
-            entries[f"_{name}"] = entries.pop(name)
-        for key in sorted(
-            table[name].keys() - entry.keys() | entry.keys() & _APPROVALS
-        ):
-            if table[name][key] is not None:
-                text = "%s.%s.%s: approvals of tools are not applied"
-                log.warning(text, place, name, key)
+def _switch_off(table: JSON, names: set[str]) -> JSON:
+    """The table, with `disabled` in the entries of these names."""
+    entries = dict(table)
+    for name in names:
+        if isinstance(table[name], dict):
+            entries[name] = table[name] | {"disabled": True}
     return entries
 
 
-def _translate_entry(entry: JSON) -> JSON:
-    """The entry of a server in our form, but for keys of another spelling."""
-    entry = without_null(entry)
+def translate_entry(path: str, entry: JSON, reader: ValueReader) -> JSON:
+    """The entry of a server in our form; `reader` collects contradictions."""
+    # `{env:NAME}` is a reference of opencode.
+    entry = json.loads(re.sub(r"(?<!\$)\{env:", "${env:", json.dumps(entry)))
+    command, args = entry.get("command"), entry.get("args", [])
+    if isinstance(command, list) and command and isinstance(args, list):
+        # opencode writes the command and its arguments as one list.
+        entry["command"], entry["args"] = command[0], command[1:] + args
     if isinstance(entry.get("tools"), dict):
         del entry["tools"]  # Codex's approvals
-    if isinstance(entry.get("command"), list):
-        # opencode writes the command and its arguments as one list.
-        entry["command"], *words = entry["command"] or [""]
-        if isinstance(entry.setdefault("args", []), list):
-            entry["args"] = words + entry["args"]
-    # Codex has the names of variables, which become references. Of two headers or
-    # variables of one name, the later one counts.
+    _translate_names(entry)
+    for key, ours in _SPELLINGS.items():
+        if key not in entry:
+            continue
+        value = entry.pop(key)
+        former = entry.setdefault(ours, value)
+        if former is value:
+            continue
+        lists = isinstance(former, list) and isinstance(value, list)
+        if ours == "excludeTools" and lists:
+            entry[ours] = former + value
+        elif former != value:
+            reader.report(f"{path}.{key}", f"expected the same as in {ours}")
+    for key in _IGNORED:
+        entry.pop(key, None)
+    return entry
+
+
+def _translate_names(entry: JSON) -> None:
+    """Put references in place of the names of variables that Codex has in an entry."""
     if isinstance(entry.get("env_vars"), list):
-        references = {}
         for each in entry.pop("env_vars"):
             name = str(each.get("name") if isinstance(each, dict) else each)
-            # Codex passes on what is set. Other variables than these are not withheld.
-            if name in os.environ and name.isupper():
-                references[name] = f"${{{name}}}"
-        entry = {"env_vars": references, **entry}
+            # Codex passes on what is set.
+            if name in os.environ:
+                _add(entry, "env", name, f"${{env:{name}}}")
     if isinstance(entry.get("env_http_headers"), dict):
-        names = entry.pop("env_http_headers")
-        references = {header: f"${{{names[header]}}}" for header in names}
-        entry["env_http_headers"] = references
+        for header, name in entry.pop("env_http_headers").items():
+            _add(entry, "http_headers", header, f"${{env:{name}}}")
     if isinstance(entry.get("bearer_token_env_var"), str):
-        token = f"Bearer ${{{entry['bearer_token_env_var']}}}"
-        entry["bearer_token_env_var"] = {"Authorization": token}
-    return entry
+        token = f"Bearer ${{env:{entry.pop('bearer_token_env_var')}}}"
+        _add(entry, "http_headers", "Authorization", token)
+
+
+def _add(entry: JSON, key: str, name: str, value: str) -> None:
+    """Add a member to an object of an entry, unless it has one of this name."""
+    members = entry.setdefault(key, {})
+    if isinstance(members, dict):
+        members.setdefault(name, value)
 
 
 # Editors write JSON with comments and trailing commas. Strings are matched first,
@@ -3314,8 +3159,11 @@ def _decode_toml(text: str) -> Any:
     return json.loads(json.dumps(tomllib.loads(text), default=str))
 
 
-LANGUAGES[""] = ("JSON", _decode_json)
-LANGUAGES[".toml"] = ("TOML, because of its name,", _decode_toml)
+def find_language(path: str) -> tuple[str, Callable[[str], Any]]:
+    """The language of a file by its name, and the decoder of this language."""
+    if path.endswith(".toml"):
+        return "TOML, because of its name,", _decode_toml
+    return "JSON", _decode_json
 
 
 # === Room: Reports ====================================================================
@@ -3325,86 +3173,90 @@ LANGUAGES[".toml"] = ("TOML, because of its name,", _decode_toml)
 from mcp import Client
 
 
-async def check(
-    config: WorkbenchConfig, secrets: Secrets, read_only: bool, is_verbose: bool = False
-) -> int:
+async def check(config: WorkbenchConfig, secrets: Secrets, options: Any) -> int:
     """Start all servers side by side, and print a line for each as it settles.
 
     Returns the exit status: 1 if a server is not ok, or if there is none.
     """
-    async with running_workbench(config, secrets, read_only) as workbench:
+    async with running_workbench(config, secrets, options.read_only) as workbench:
         for name in config.toolboxes:
             workbench.servers_of(name)
         servers = workbench.open_servers()
         if not servers:
             print(f"No server is configured: {config.source}")
             return 1
-        width = max(map(len, map(_short_name, servers)))
-        checks = [_check_server(workbench, s, width, is_verbose) for s in servers]
-        results = await asyncio.gather(*checks)
-        failed = list(filter(None, results))
-        summary = f"{len(servers) - len(failed)} ok"
+        async with anyio.create_task_group() as telling:
+            telling.start_soon(_tell_what_is_awaited, servers)
+            checks = [_check_server(workbench, s, options.verbose) for s in servers]
+            warnings = sum(await asyncio.gather(*checks))
+            telling.cancel_scope.cancel()
+        up = in_state(State.UP, servers)
+        failed = [_short_name(server) for server in servers if server not in up]
+        summary = f"{len(up)} ok"
         if failed:
             summary += f", {len(failed)} failed: {', '.join(failed)}"
+        if warnings:
+            summary += f"; {warnings} warning{'s' if warnings > 1 else ''}"
         print(summary)
-        if len(failed) < len(servers):
+        if up:
             _print_context(workbench)
     return int(bool(failed))
 
 
-async def _check_server(
-    workbench: Workbench, server: DownstreamServer, width: int, is_verbose: bool
-) -> str:
-    """Start a server, and print a line about it; return its name if it is not ok.
+async def _tell_what_is_awaited(servers: Servers) -> None:
+    """Print on stderr every 10 seconds which servers are still starting."""
+    while True:
+        await anyio.sleep(10)
+        names = ", ".join(map(_short_name, in_state(State.STARTING, servers)))
+        print(f"waiting for: {names}", file=sys.stderr)
 
-    Below the line stand the last lines of output of a server that failed; those of its
-    patterns that match no tool; and all its tools, if wanted.
+
+async def _check_server(
+    workbench: Workbench, server: DownstreamServer, verbose: bool
+) -> int:
+    """Start a server, and print a line about it, with further lines indented below.
+
+    Returns the number of warnings.
     """
     began = anyio.current_time()
     connection = server.start()
     await connection.reach(State.UP)
     seconds = anyio.current_time() - began
-    name = _short_name(server)
-    is_ok = False
-    verdict = "FAILED"
-    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-        verdict = "\x1b[31mFAILED\x1b[0m"
-    if connection.state is not State.UP:
+    warnings: list[str] = []
+    if connection.state is State.UP:
+        verdict = "ok    "
+        answer = workbench.compose(server.toolbox_name, [server], ["*"])
+        noun = "tool " if len(connection.tools) == 1 else "tools"
+        cost = _cost(len(compact(answer).encode()))
+        warnings = connection.find_idle_patterns()
+        lines = [f"{len(connection.tools):4} {noun} {cost}", *warnings]
+        if verbose:
+            lines += _describe_tools(server)
+    else:
+        verdict = "FAILED"
         # The first line is the reason, and the others are the server's output, or
         # further problems of its entry.
         text = connection.why_not_up("\n")
         if server.config.problem:
             text = text.replace("; ", "\n")
-    elif not connection.tools and server.config.tool_filters != ["*"]:
-        text = "its toolFilters match none of its tools"
-    else:
-        is_ok = True
-        verdict = "ok    "
-        answer = workbench.compose(server.toolbox_name, [server], ["*"])
-        noun = "tool " if len(server.tools) == 1 else "tools"
-        text = f"{len(server.tools):4} {noun} {_cost(len(compact(answer).encode()))}"
-    first, *others = text.split("\n")
-    if is_ok:
-        others += connection.find_idle_patterns()
-    if is_verbose:
-        others += _describe_tools(server)
-    start = f"{name:{width}}  {verdict} {seconds:6.1f} s"
-    print(f"{start}  {first:.300}", *others, sep="\n    ")
-    return "" if is_ok else name
+        lines = text.split("\n")
+    width = max(map(len, map(_short_name, workbench.open_servers())))
+    start = f"{_short_name(server):{width}}  {verdict} {seconds:6.1f} s"
+    print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
+    return len(warnings)
 
 
 def _describe_tools(server: DownstreamServer) -> list[str]:
     """A line for each tool with its arguments, and for each that is left out."""
     lines = []
-    for name, tool in server.tools.items():
-        line = name
-        line += f" {list_arguments(tool.input_schema)}"  # room: Short answers
+    for name, tool in server.connection.tools.items():
+        line = server.prefix + name
+        line += f"({list_arguments(tool.input_schema)})"  # room: Brief answers
         lines.append(line)
-    for name in [*server.connection.tools, *server.connection.left_out]:
-        hidden_by = server.why_left_out(name)
-        if hidden_by:
-            lines.append(f"{name} is left out by {hidden_by}")
-    return lines
+    for name, hidden_by in server.connection.left_out.items():
+        lines.append(f"{server.prefix}{name} is left out by {hidden_by}")
+    # A server's names may have line feeds and controls of a terminal.
+    return [" ".join(without_controls(line).split()) for line in lines]
 
 
 def _short_name(server: DownstreamServer) -> str:
@@ -3415,7 +3267,8 @@ def _short_name(server: DownstreamServer) -> str:
 def _print_context(workbench: Workbench) -> None:
     """Print what a model's context holds with the workbench, and without."""
     config = workbench.config
-    own = [tool.declaration for tool in meta_tools(config, workbench.read_only)]
+    read_only = workbench.shared.read_only
+    own = [tool.declaration for tool in meta_tools(config, read_only)]
     tools: list[types.Tool] = []
     for server in workbench.open_servers():
         tools += server.connection.tools.values()
@@ -3434,19 +3287,15 @@ def _cost(size: int) -> str:
     return f"{size:9,} bytes (about {size // 4:,} tokens)"
 
 
-async def call_once(server: Server[Any], name: str, *words: str) -> int:
+async def call_once(
+    config: WorkbenchConfig, secrets: Secrets, options: argparse.Namespace
+) -> int:
     """Call a tool as an MCP client does, and print its result. Returns the status."""
-    if name.count("__") < 2:
-        print(f"expected a name {NAME_FORM}, found {name}", file=sys.stderr)
-        return 1
-    given = " ".join(words)
-    if words and not isinstance(decode(given), dict):
-        how = 'expected a JSON object such as \'{"text": "hi"}\''
-        print(f"{how}, found {given}", file=sys.stderr)
-        return 1
+    name, *words = options.call
+    server = create_server(config, secrets, options.read_only)
     # In the newer era, servers could not log.
     async with Client(server, mode="legacy") as client:
-        called = {"tool_name": name, "arguments": given}
+        called = {"tool_name": name, "arguments": " ".join(words)}
         result = await client.call_tool("use_tool", called)
     output = result.model_dump_json(indent=2, by_alias=True, exclude_unset=True)
     if {block.type for block in result.content} == {"text"}:
@@ -3458,18 +3307,16 @@ async def call_once(server: Server[Any], name: str, *words: str) -> int:
 MODES["check"] = Mode(
     "[CONFIG] --check               start every server, report on each",
     {"action": "store_true"},
-    lambda options, config, secrets: check(
-        config, secrets, options.read_only, options.verbose
+    lambda options, secrets: check(
+        find_config(options.config, secrets), secrets, options
     ),
-    takes=("config", "read_only"),
 )
 MODES["call"] = Mode(
     "[CONFIG] --call NAME [JSON]    call a tool by its full name",
     {"nargs": "+", "metavar": ("NAME", "JSON")},
-    lambda options, config, secrets: call_once(
-        create_server(config, secrets, options.read_only), *options.call
+    lambda options, secrets: call_once(
+        find_config(options.config, secrets), secrets, options
     ),
-    takes=("config", "read_only"),
 )
 
 
@@ -3608,7 +3455,6 @@ MODES["http"] = Mode(
     "--toolbox --http [HOST:]PORT   ... over HTTP",
     {"metavar": "[HOST:]PORT", "type": host_and_port},
     lambda options, *_: serve_http(*options.http),
-    needs=("toolbox",),
     is_for_client=True,
 )
 
@@ -3621,37 +3467,19 @@ MODES["http"] = Mode(
 def restore_environment() -> None:
     """Take back what `uv run` or `uvx` has added to the environment of this process.
 
-    uv puts the `bin` or `Scripts` folder of its environment first in PATH, and sets
-    UV. `uv run` also sets VIRTUAL_ENV and UV_RUN_RECURSION_DEPTH. With all this, the
-    command `python` of a server would start the Python of the workbench, which lacks
-    the packages of the server.
+    uv puts the folder of its Python first in PATH, and sets UV. `uv run` also sets
+    VIRTUAL_ENV and UV_RUN_RECURSION_DEPTH. With all this, the command `python` of a
+    server would start the Python of the workbench, which lacks the server's packages.
     """
     # Without UV, a person has activated our environment, and nothing was added.
     if os.environ.pop("UV", None) is None:
         return
     os.environ.pop("UV_RUN_RECURSION_DEPTH", None)
-    folders = os.environ.get("PATH", "").split(os.pathsep)
-    while folders and _is_ours(folders[0]):
-        del folders[0]
-    os.environ["PATH"] = os.pathsep.join(folders)
+    first, *others = os.environ.get("PATH", "").split(os.pathsep)
+    if os.path.realpath(first) == os.path.realpath(os.path.dirname(sys.executable)):
+        os.environ["PATH"] = os.pathsep.join(others)
     if os.environ.get("VIRTUAL_ENV") == sys.prefix:
         del os.environ["VIRTUAL_ENV"]
-        # uv has replaced the value of an environment that a person has activated, but
-        # not its folder in PATH.
-        if folders and _is_environment(folders[0]):
-            os.environ["VIRTUAL_ENV"] = os.path.dirname(folders[0])
-
-
-def _is_environment(folder: str) -> bool:
-    """Whether this folder, of PATH, has the programs of a Python environment."""
-    return os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg"))
-
-
-def _is_ours(folder: str) -> bool:
-    """Whether the running Python uses packages of the environment of this folder."""
-    environment = os.path.join(os.path.dirname(folder), "")
-    is_used = any(path.startswith(environment) for path in sys.path)
-    return is_used and _is_environment(folder)
 
 
 # === Room: Windows ====================================================================
