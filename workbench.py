@@ -5,31 +5,30 @@
 # ///
 """MCP Workbench puts many MCP servers, in named toolboxes, behind two tools.
 
-`open_toolbox` starts a toolbox's servers and returns their tools. `use_tool`
-calls a tool by its full name, `{toolbox}__{server}__{tool}`.
+`open_toolbox` starts a toolbox's servers and returns their tools. `use_tool` calls one
+of them by its full name, `{toolbox}__{server}__{tool}`. Without CONFIG, the file is
+WORKBENCH_CONFIG, else ./workbench-config.json.
 
   --read-only           serve only tools that are declared read-only
-  --verbose             log more, among it the names of each server's tools
+  --verbose             log more; with --check, list each server's tools
   --version, --help     print the version, or this text
-
-Without CONFIG: WORKBENCH_CONFIG, else ./workbench-config.json, if it is there.
 """
 
-# The core of this file is complete by itself. Each room behind it can be deleted, from
-# its banner to the next (the last to `if __name__`), with the lines elsewhere that are
-# marked with its name in a comment at their end. Numbers are lines of code.
-#
-# Core: Secrets (87), Configuration (243), Workbench (247), MCP server (131),
-# Messages (59), Connections (280), Processes (91), Serving (178). A call comes in by
-# `stdio_streams`, and passes `use_tool`, `DownstreamServer.call`, `Connection.call` and
-# `ServerProcess._send`; its answer returns through `ServerProcess._messages`.
-# Remote servers (232): a `url`. Only for them: `is_forgetful`, `Unanswered`.
-# Sign-in (196): `--login`, for remote servers. Only for it: `Secrets.learn`.
-# Short answers (79): without them, an answer of `open_toolbox` may be very long.
-# Other clients' files (180): `mcpServers`, other keys, TOML. Only for it: `LANGUAGES`.
-# Reports (116): `--check` and `--call`.
-# Built-in toolbox (90): `--toolbox`, and the demo where there is no file.
-# uv (18): `python` in an entry is a person's own. Windows (27): children end, too.
+# A call comes in by `stdio_streams`, passes `use_tool`, `DownstreamServer.call`,
+# `Connection.call` and `ServerProcess._send`, and returns by `ServerProcess._messages`.
+# The core is complete by itself, with these lines of code: Configuration (237),
+# Workbench (241), MCP server (131), Connections (225), Processes (89), Messages (45),
+# Secrets (40), Serving (167). Each room behind the core can be deleted, from its banner
+# to the next (the last to `if __name__`), with its line in this map, and with the lines
+# elsewhere that end in `# room: ` and its name:
+# Remote servers (276): a `url`. Only for them in the core: `Transport.is_remote`.
+# Sign-in (191): `--login`, for remote servers.
+# Brief answers (97): without them, an answer of `open_toolbox` is whole, however long.
+# Other clients' files (153): tables of servers, keys, and TOML of other clients.
+# Reports (112): `--check` and `--call`.
+# Built-in toolbox (89): `--toolbox`, and the demo where there is no file.
+# uv (9): `python` in an entry is a person's own, also under uv.
+# Windows (27): the children of servers end, too.
 
 # The protocol has two eras. Up to 2025-11-25, a client begins with `initialize`, and a
 # server may ask the client and log at any time. From 2026-07-28 on, a client begins
@@ -44,8 +43,8 @@ from __future__ import annotations
 import sys
 
 # The folder of a script comes first in `sys.path`, and may have a `types.py` or a `mcp`
-# of its own. With -P or -I, Python leaves it out.
-if not sys.flags.safe_path and __name__ == "__main__":
+# of its own. With -P or -I, Python 3.11 leaves it out.
+if not getattr(sys.flags, "safe_path", False) and __name__ == "__main__":
     del sys.path[0]
 
 import _thread
@@ -55,7 +54,6 @@ import difflib
 import enum
 import fnmatch
 import functools
-import gc
 import inspect
 import json
 import logging.handlers
@@ -265,20 +263,15 @@ class ValueReader:
         if re.search("^$|__|_$", name):
             self.report(path, "expected a name, without '__', not ending in '_'")
 
-    def check_keys(self, path: str, unknown: Iterable[str]) -> None:
+    def check_keys(self, path: str, keys: Iterable[str]) -> None:
         """Warn of unknown keys. A misspelt filter is a problem: it hides nothing."""
-        ignored = []
-        for key in unknown:
-            # A key that begins with `_` is a comment.
-            if key.startswith("_"):
-                continue
-            if _FILTER.fullmatch(key):
-                how = "did you mean a server's 'toolFilters' or 'excludeTools'?"
-                self.report(f"{path}.{key}", f"unknown key: {how}")
-            else:
-                ignored.append(key)
-        if ignored:
-            log.warning("%s: unknown keys %s, ignored", path, ignored)
+        # A key that begins with `_` is a comment.
+        unknown = [key for key in keys if not key.startswith("_")]
+        for key in filter(_FILTER.fullmatch, unknown):
+            how = "did you mean a server's 'toolFilters' or 'excludeTools'?"
+            self.report(f"{path}.{key}", f"unknown key: {how}")
+        if unknown:
+            log.warning("%s: unknown keys %s, ignored", path, unknown)
 
     def read(self, path: str, value: Any, kind: type) -> Any:
         """A value of this type, with its texts expanded. In an object, null stays."""
@@ -342,85 +335,81 @@ class ValueReader:
         return ""
 
 
-@dataclass
-class ConfigReader:
-    """Reads a decoded file."""
+def read_toolboxes(file: ValueReader, content: Any) -> dict[str, ToolboxConfig]:
+    """The toolboxes of a decoded file by their names; `file` collects its problems."""
+    data = file.expect("configuration", content, dict)
+    data, places = translate_file(data, file)  # room: Other clients' files
+    if data.get("toolMode", "proxy") != "proxy":
+        file.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
+    if "toolboxes" not in data:
+        file.report("configuration", f"expected toolboxes, found {[*data]}")
+    table = file.expect("toolboxes", data.get("toolboxes", {}), dict)
+    toolboxes = {}
+    for name, value in table.items():
+        # A toolbox or server whose name begins with `_` is a comment.
+        if name.startswith("_"):
+            continue
+        path = f"toolboxes.{name}"
+        entry = without_null(file.expect(path, value, dict))
+        place = f"{path}.mcpServers"
+        place = places.get(name, place)  # room: Other clients' files
+        servers = read_servers(file, place, entry.pop("mcpServers", None))
+        if file.is_off(path, entry):
+            continue
+        # A server of the same name has the same problem, which costs no other.
+        if name not in servers:
+            file.check_name(path, name)
+        given = entry.pop("description", ", ".join(servers))
+        text = file.read_text(f"{path}.description", given)
+        file.check_keys(path, entry)
+        toolboxes[name] = ToolboxConfig(text, servers)
+    return toolboxes
 
-    values: ValueReader = field(default_factory=ValueReader)  # with the file's problems
 
-    def read_toolboxes(self, content: Any) -> dict[str, ToolboxConfig]:
-        """The toolboxes of a file by their names."""
-        data = self.values.expect("configuration", content, dict)
-        data, places = translate_file(data, self.values)  # room: Other clients' files
-        if data.get("toolMode", "proxy") != "proxy":
-            self.values.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
-        if "toolboxes" not in data:
-            self.values.report("configuration", f"expected toolboxes, found {[*data]}")
-        table = self.values.expect("toolboxes", data.get("toolboxes", {}), dict)
-        toolboxes = {}
-        for name, value in table.items():
-            # A toolbox or server whose name begins with `_` is a comment.
-            if name.startswith("_"):
-                continue
-            path = f"toolboxes.{name}"
-            entry = without_null(self.values.expect(path, value, dict))
-            place = f"{path}.mcpServers"
-            place = places.get(name, place)  # room: Other clients' files
-            servers = self.read_servers(place, entry.pop("mcpServers", None))
-            if self.values.is_off(path, entry):
-                continue
-            # A server of the same name has the same problem, which costs no other.
-            if name not in servers:
-                self.values.check_name(path, name)
-            given = entry.pop("description", ", ".join(servers))
-            text = self.values.read_text(f"{path}.description", given)
-            self.values.check_keys(path, entry)
-            toolboxes[name] = ToolboxConfig(text, servers)
-        return toolboxes
+def read_servers(file: ValueReader, place: str, table: Any) -> dict[str, ServerConfig]:
+    """The servers of a table by their names."""
+    table = file.expect(place, table, dict)
+    servers = {}
+    for name, value in table.items():
+        if name.startswith("_"):
+            continue
+        reader = ValueReader()
+        path = f"{place}.{name}"
+        entry = without_null(reader.expect(path, value, dict))
+        entry = translate_entry(path, entry, reader)  # room: Other clients' files
+        is_off = reader.is_off(path, entry)
+        reader.check_name(path, name)
+        server = read_server(reader, path, entry)
+        # The secrets of a server that is switched off are secrets, too.
+        file.secrets += reader.secrets + server.secrets()
+        file.variables |= reader.variables
+        file.secret_variables |= reader.secret_variables
+        if reader.problems:
+            server = ProcessConfig(problem="; ".join(reader.problems))
+        if not is_off:
+            servers[name] = server
+    return servers
 
-    def read_servers(self, place: str, table: Any) -> dict[str, ServerConfig]:
-        """The servers of a table by their names."""
-        table = self.values.expect(place, table, dict)
-        servers = {}
-        for name, value in table.items():
-            if name.startswith("_"):
-                continue
-            reader = ValueReader()
-            path = f"{place}.{name}"
-            entry = without_null(reader.expect(path, value, dict))
-            entry = translate_entry(path, entry, reader)  # room: Other clients' files
-            is_off = reader.is_off(path, entry)
-            reader.check_name(path, name)
-            server = self.read_server(reader, path, entry)
-            # The secrets of a server that is switched off are secrets, too.
-            self.values.secrets += reader.secrets + server.secrets()
-            self.values.variables |= reader.variables
-            self.values.secret_variables |= reader.secret_variables
-            if reader.problems:
-                server = ServerConfig(problem="; ".join(reader.problems))
-            if not is_off:
-                servers[name] = server
-        return servers
 
-    def read_server(self, reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
-        """A server, of the kind that its entry says; `reader` collects its problems."""
-        kinds = [key for key in KINDS if entry.get(key)]
-        if len(kinds) != 1:
-            expected = " or ".join(map(repr, KINDS))
-            found = " and ".join(kinds) or f"the keys {[*entry]}"
-            reader.report(path, f"expected {expected}, found {found}")
-        # A key of another kind, such as `transport` beside `command`, means nothing.
-        known = {key for kind in KINDS.values() for key in kind.KEYS}
-        reader.check_keys(path, [key for key in entry if key not in known])
-        kind = KINDS[kinds[0]] if kinds else ServerConfig
-        values: JSON = {}
-        # `env` comes first, because all other values may refer to its variables.
-        for key, (name, form) in kind.KEYS.items():
-            if key in entry:
-                values[name] = reader.read(f"{path}.{key}", entry[key], form)
-            if key == "env":
-                reader.env = without_null(values.get("env", {}))
-        return kind(**values, variables=frozenset(reader.variables))
+def read_server(reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
+    """A server, of the kind that its entry says; `reader` collects its problems."""
+    kinds = [key for key in KINDS if entry.get(key)]
+    if len(kinds) != 1:
+        expected = " or ".join(map(repr, KINDS))
+        found = " and ".join(kinds) or f"the keys {[*entry]}"
+        reader.report(path, f"expected {expected}, found {found}")
+    # A key of another kind, such as `transport` beside `command`, means nothing.
+    known = {key for kind in KINDS.values() for key in kind.KEYS}
+    reader.check_keys(path, [key for key in entry if key not in known])
+    kind = KINDS[kinds[0]] if kinds else ServerConfig
+    values: JSON = {}
+    # `env` comes first, because all other values may refer to its variables.
+    for key, (name, form) in kind.KEYS.items():
+        if key in entry:
+            values[name] = reader.read(f"{path}.{key}", entry[key], form)
+        if key == "env":
+            reader.env = without_null(values.get("env", {}))
+    return kind(**values, variables=frozenset(reader.variables))
 
 
 def parse_config(
@@ -430,9 +419,8 @@ def parse_config(
 
     Raises `ConfigError` with all that is wrong with the file and its toolboxes.
     """
-    reader = ConfigReader()
-    toolboxes = reader.read_toolboxes(data)
-    found = reader.values
+    found = ValueReader()
+    toolboxes = read_toolboxes(found, data)
     if found.problems:
         raise ConfigError("\n".join([f"{source}:", *found.problems]))
     withheld = set()
@@ -552,16 +540,12 @@ class DownstreamServer:
         is_named = len(others) == 1 or matches(self.server_name, others[0])
         return is_named and matches(self.toolbox_name, first)
 
-    def fits(self, tool: str, pattern: str) -> bool:
-        """Whether a pattern matches a tool's own name, or a fuller one."""
-        names = (tool, f"{self.server_name}__{tool}", self.prefix + tool)
-        return any(matches(name, pattern) for name in names)
-
     def find_tools(self, patterns: list[str]) -> list[types.Tool]:
-        """The server's tools that a pattern matches, in the server's order."""
+        """The tools whose own name, or a fuller one, a pattern matches."""
         found = []
-        for tool in self.connection.tools.values():
-            if any(self.fits(tool.name, pattern) for pattern in patterns):
+        for name, tool in self.connection.tools.items():
+            names = [name, f"{self.server_name}__{name}", self.prefix + name]
+            if any(matches(each, pattern) for each in names for pattern in patterns):
                 found.append(tool)
         return found
 
@@ -632,7 +616,7 @@ class DownstreamServer:
         if tool not in connection.tools:
             names = [self.prefix + name for name in connection.tools]
             near = difflib.get_close_matches(self.prefix + tool, names, cutoff=0)
-            shown = ", ".join(map(quote, near)) or "none"
+            shown = ", ".join(map(repr, near)) or "none"
             raise ToolError(f"'{self.name}' has no tool '{tool}', nearest: {shown}")
         return connection
 
@@ -788,7 +772,7 @@ def compose_note(servers: Servers, patterns: list[str], brief: bool) -> str:
             # The tools of a server that is still starting are not known yet.
             is_open = any(server.may_have(pattern) for server in starting)
             if not is_open and not any(server.find_tools([pattern]) for server in up):
-                sentences.append(f"No tool matches {quote(pattern)}.")
+                sentences.append(f"No tool matches {pattern!r}.")
     hidden = [name for server in up for name in server.connection.left_out.values()]
     if "--read-only" in hidden:
         how = "--read-only allows only tools that are declared read-only"
@@ -830,11 +814,6 @@ def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
 def shorten(text: str, limit: int) -> str:
     """The text, or its beginning if it has more than `limit` characters."""
     return text if len(text) <= limit else f"{text[:limit]}…"
-
-
-def quote(name: str) -> str:
-    """A name that a server has given, as it may stand in a text of our own."""
-    return repr(shorten(name, 128))
 
 
 def compact(value: Any) -> str:
@@ -1114,18 +1093,8 @@ class Transport(AbstractAsyncContextManager["Streams"]):
     on_closed: Callable[[str], None]  # with the reason
 
 
-class NoTransport(Transport):
-    """The way to a server whose entry cannot be used: there is none."""
-
-    async def __aenter__(self) -> Streams:
-        raise ToolError(self.config.problem)
-
-    async def __aexit__(self, *_: object) -> None:
-        """Nothing was entered."""
-
-
 # The transports, by the kinds of servers.
-TRANSPORTS: dict[type[ServerConfig], type[Transport]] = {ServerConfig: NoTransport}
+TRANSPORTS: dict[type[ServerConfig], type[Transport]] = {}
 
 
 class Dispatcher(JSONRPCDispatcher[Any]):
@@ -1228,6 +1197,8 @@ class Connection:
         callbacks = self.log_line, self.mark_closed
         transport = self.transport_class(self.config, self.shared, *callbacks)
         try:
+            if self.config.problem:
+                raise ToolError(self.config.problem)
             # A start that fails in its transport has no `session`.
             async with transport as streams, self._session(streams) as self.session:
                 with anyio.move_on_after(START_TIMEOUT) as starting:
@@ -1360,20 +1331,19 @@ class Connection:
             # A server that repeats its cursor would be listed without end.
             is_last = page.next_cursor in (None, "", params.cursor)
             params.cursor = page.next_cursor
-        self.left_out = {}
-        for name, tool in tools.items():
+        left_out = {}
+        for name, tool in list(tools.items()):
             hidden_by = self.config.why_left_out(name)
             if self.shared.read_only and not is_read_only(tool):
                 hidden_by = hidden_by or "--read-only"
             if hidden_by:
-                self.left_out[name] = hidden_by
-        for name in self.left_out:
-            del tools[name]
+                left_out[name] = hidden_by
+                del tools[name]
         new, old = tools.keys(), self.tools.keys()
         modified = sum(tools[name] != self.tools[name] for name in new & old)
         counts = f"{len(new - old)} added, {len(old - new)} removed"
         log.info("%s: tools: %s, %d modified", self.name, counts, modified)
-        self.tools = tools
+        self.tools, self.left_out = tools, left_out
 
     def find_idle_patterns(self) -> list[str]:
         """A sentence for each of the entry's patterns that matches no tool.
@@ -1697,14 +1667,8 @@ _SECRET_NAME = re.compile(
     "(?:token|secret|password|passwd|passphrase|apikey|credential|authorization)s?(?![a-z])"
     "|(?<![a-z])(?:key|pass|pwd|auth|bearer|pat|cookie|dsn|jwt)s?(?![a-z])"
 )
-# A name within a text, and what its value may be: all that follows, the text up to a
-# quote, `&` or `;`, or a single word.
-_NAMED_VALUE = re.compile(
-    r"""(?xs)
-    (?<! [\w.-] ) (?P<name> [\w.-]++ ) ["']? \s* [=:] \s* ["']?
-    (?= (?P<rest> (?P<value> (?P<word> [^\s"'&;]* ) [^"'&;]* ) .* ) )
-    """
-)
+# A name that stands before its value.
+_NAME = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]++)["']?\s*[=:]\s*["']?""")
 _URL_PASSWORD = re.compile(r"://[^\s/@:]*:([^\s/]+)@")
 # Colours and moves of a terminal, halves of surrogate pairs, and control characters
 # except \n.
@@ -1726,9 +1690,13 @@ def find_secrets(name: str, text: str) -> list[str]:
     found = _URL_PASSWORD.findall(text)
     if is_secret(name):
         found.append(text)
-    for match in _NAMED_VALUE.finditer(text):
+    for match in _NAME.finditer(text):
         if is_secret(match["name"]):
-            found += match.group("rest", "value", "word")
+            rest = text[match.end() :]
+            value = re.split("[\"'&;]", rest, maxsplit=1)[0]
+            found += [value, value.partition(" ")[0]]
+            if match.start() == 0:
+                found.append(rest)
     return found
 
 
@@ -1819,8 +1787,7 @@ async def stdio_streams() -> AsyncIterator[Streams]:
 
 def _read_stdin(receive: Callable[[bytes], None]) -> None:
     """Hand on each line of stdin, and an empty one at its end."""
-    # Without a stdin, there is no `buffer`.
-    with suppress(OSError, AttributeError):
+    with suppress(OSError):
         for line in sys.stdin.buffer:
             receive(line)
     receive(b"")
@@ -2010,7 +1977,7 @@ def parse_arguments() -> tuple[argparse.Namespace, Mode]:
 
 
 def set_up_process() -> None:
-    """Set what holds for the whole process: its streams, threads and garbage."""
+    """Set what holds for the whole process: its streams and threads."""
     # A client may hand over pipes that do not block. A stdin without input would count
     # as ended, and what does not fit into stdout would be lost.
     if sys.platform != "win32":
@@ -2025,9 +1992,6 @@ def set_up_process() -> None:
     # The threads of stdin and stdout need the interpreter's lock. Beside a server that
     # writes without end, the event loop would not let go of the lock for long enough.
     sys.setswitchinterval(0.0001)  # seconds
-    # Parsing a large message makes many objects, and no garbage. Python 3.11 would
-    # search them so often that parsing takes seconds, while no other thread can run.
-    gc.set_threshold(20_000)
 
 
 def set_up_log(secrets: Secrets, level: int) -> MaskedLog:
@@ -2497,7 +2461,7 @@ import webbrowser
 from contextlib import aclosing, closing
 from typing import IO
 
-from mcp.client.auth import OAuthClientProvider
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError
 from mcp.shared import auth
 from pydantic import AnyUrl
 
@@ -2721,9 +2685,6 @@ class Login:
                 if context.current_tokens:
                     return provider
                 response = await _get_answer(request)
-                if not response.is_success:
-                    # The SDK's errors would tell the body, and tokens in it.
-                    response = _without_body(response)
 
     async def _show(self, url: str) -> None:
         self._state = httpx2.URL(url).params["state"]
@@ -2755,13 +2716,6 @@ class Login:
         return auth.AuthorizationCodeResult.model_validate(query)
 
 
-def _without_body(response: httpx2.Response) -> httpx2.Response:
-    name = "www-authenticate"  # which says where to sign in
-    headers = {name: response.headers.get(name, "")}
-    request = response.request
-    return httpx2.Response(response.status_code, headers=headers, request=request)
-
-
 async def log_in(address: str, secrets: Secrets) -> int:
     """Have a person sign in to a remote server. Returns the exit status."""
     url = httpx2.URL(address.strip())
@@ -2773,9 +2727,11 @@ async def log_in(address: str, secrets: Secrets) -> int:
             SignIn(url, secrets).save(await Login(url).run())
             outcome = f"Signed in to {shown_url(url)}"
             status = 0
+    except OAuthFlowError as error:
+        # Further words of the SDK's errors are those of a body, which may have tokens.
+        outcome = failed + str(error).partition(":")[0]
     except Exception as error:  # noqa: BLE001
-        # Further lines of the SDK's errors may show tokens.
-        outcome = failed + explain(error).splitlines()[0].rstrip(": ")
+        outcome = failed + " ".join(explain(error).split())
     finally:
         # Ctrl-C cancels this task, which passes here as well. `mask` takes control
         # characters out, which a server may have sent to the terminal.
@@ -2824,26 +2780,25 @@ def fit(answer: JSON, patterns: list[str], brief: bool) -> None:
 def make_lines(tools: list[JSON], names: list[str]) -> list[JSON | str]:
     """A line for each tool, but for those that are named in full.
 
-    Where the lines are too long, they have no descriptions, then only the arguments
-    that are required, and then no arguments.
+    Where the lines are too long, all lose their descriptions, then the arguments that
+    are optional, and then the others.
     """
     lines: list[JSON | str] = []
-    for detail in ("description", "optional", "required", ""):
+    for level in range(4):
         lines = []
         for tool in tools:
-            lines.append(tool if tool["name"] in names else make_line(tool, detail))
+            lines.append(tool if tool["name"] in names else make_line(tool, level))
         if sum(len(line) for line in lines if isinstance(line, str)) <= LINES_LIMIT:
             break
     return lines
 
 
-def make_line(tool: JSON, detail: str) -> str:
+def make_line(tool: JSON, level: int) -> str:
     """A tool as `name(path, mode: a|b, limit?): What it does…`, or less of it."""
-    if not detail:
-        return str(tool["name"])
-    schema = tool["inputSchema"]
-    line = f"{tool['name']}({list_arguments(schema, detail != 'required')})"
-    if detail == "description":
+    line, schema = str(tool["name"]), tool["inputSchema"]
+    if level < 3:
+        line += f"({list_keys(schema, schema, has_optional=level < 2)})"
+    if level == 0:
         line += ": " + shorten(" ".join(tool["description"].split()), 60)
     return line
 
@@ -2877,31 +2832,31 @@ def drop_schemas(answer: JSON) -> None:
         answer["note"] = f"{answer['note']} {text}".strip()
 
 
-def list_arguments(schema: JSON, has_optional: bool = True) -> str:
-    """The arguments of a tool as a text: `path, mode: a|b, rows: [[]], limit?`."""
-    required = look_up(schema, "required", list)
-    arguments = []
-    for name, value in look_up(schema, "properties").items():
-        if name in required or has_optional:
-            arguments.append(_describe_key(name, value, required, schema, DEPTH))
-    if len(arguments) < len(look_up(schema, "properties")):
-        arguments.append("…")
-    return ", ".join(arguments)
-
-
-def _describe_key(
-    name: str, value: Any, required: list[Any], schema: JSON, depth: int
+def list_keys(
+    owner: JSON, schema: JSON, depth: int = DEPTH, has_optional: bool = True
 ) -> str:
-    text = name if name in required else f"{name}?"
-    values = outline(value, schema, depth)
-    return f"{text}: {values}" if values else text
+    """The arguments of a tool, or at most nine keys of an object within: `a, b: []`.
+
+    `schema` is that of the tool, to which a `$ref` in `owner` points.
+    """
+    required = look_up(owner, "required", list)
+    properties = look_up(owner, "properties")
+    keys = []
+    for name, value in properties.items():
+        if name not in required and not has_optional:
+            continue
+        text = name if name in required else f"{name}?"
+        values = outline(value, schema, depth)
+        keys.append(f"{text}: {values}" if values else text)
+    if depth < DEPTH:
+        del keys[9:]
+    if len(keys) < len(properties):
+        keys.append("…")
+    return ", ".join(keys)
 
 
 def outline(value: Any, schema: JSON, depth: int) -> str:
-    """The values of an argument: `a|b`, `[]`, `{path, tags: []}`; empty for others.
-
-    `schema` is that of its tool, to which a `$ref` points.
-    """
+    """The values of an argument: `a|b`, `[]`, `{path, tags: []}`; empty for others."""
     # A schema may refer to itself.
     if depth < 1:
         return ""
@@ -2916,7 +2871,7 @@ def outline(value: Any, schema: JSON, depth: int) -> str:
     if "array" in types:
         return f"[{outline(look_up(value, 'items'), schema, depth - 1)}]"
     if "object" in types:
-        return f"{{{_list_keys(value, schema, depth - 2)}}}"
+        return f"{{{list_keys(value, schema, depth - 2)}}}"
     # An optional argument is often a union with null.
     for union in ("anyOf", "oneOf", "allOf"):
         for part in look_up(value, union, list)[:5]:
@@ -2924,18 +2879,6 @@ def outline(value: Any, schema: JSON, depth: int) -> str:
             if found:
                 return found
     return ""
-
-
-def _list_keys(owner: JSON, schema: JSON, depth: int) -> str:
-    """The keys of an object, at most nine."""
-    required = look_up(owner, "required", list)
-    properties = look_up(owner, "properties")
-    keys = []
-    for name in list(properties)[:9]:
-        keys.append(_describe_key(name, properties[name], required, schema, depth))
-    if len(properties) > 9:
-        keys.append("…")
-    return ", ".join(keys)
 
 
 def look_up(schema: Any, key: str, kind: type[Any] = dict) -> Any:
@@ -3251,7 +3194,8 @@ def _describe_tools(server: DownstreamServer) -> list[str]:
     lines = []
     for name, tool in server.connection.tools.items():
         line = server.prefix + name
-        line += f"({list_arguments(tool.input_schema)})"  # room: Brief answers
+        schema = tool.input_schema
+        line += f"({list_keys(schema, schema)})"  # room: Brief answers
         lines.append(line)
     for name, hidden_by in server.connection.left_out.items():
         lines.append(f"{server.prefix}{name} is left out by {hidden_by}")
