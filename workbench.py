@@ -254,9 +254,10 @@ class ValueReader:
 
     def is_off(self, path: str, entry: JSON) -> bool:
         """Whether an entry is switched off. The keys that say so are taken from it."""
-        on = self.expect(f"{path}.enabled", entry.pop("enabled", True), bool)
-        off = self.expect(f"{path}.disabled", entry.pop("disabled", False), bool)
-        return off or not on
+        enabled, disabled = entry.pop("enabled", True), entry.pop("disabled", False)
+        self.expect(f"{path}.enabled", enabled, bool)
+        self.expect(f"{path}.disabled", disabled, bool)
+        return enabled is False or disabled is True
 
     def check_name(self, path: str, name: str) -> None:
         """Report a name with which a tool's full name could be split in two ways."""
@@ -326,10 +327,8 @@ class ValueReader:
             value: str | None = self.env.get(name, os.environ.get(name, default))
             if value is not None:
                 return value
-            how = (
-                "set it where the workbench is started (`env` of its entry in a client)"
-            )
-            problem = f"is not set: {how}, or write ${{{name}:-default}}"
+            how = "set it in `env` of the workbench's entry in your client"
+            problem = f"is not set: {how}, or write {reference[0][:-1]}:-default}}"
         shown = reference[0].partition(":-")[0]
         self.report(path, f"{shown} {problem}")
         return ""
@@ -1876,10 +1875,10 @@ async def run_until_end(work: Work, status: int) -> None:
         loop.call_soon_threadsafe(scope.cancel)
 
     # The handlers stay until the end, because a second signal must not stop the
-    # cleanup. A closed terminal sends SIGHUP, unless `nohup` has it ignored.
+    # cleanup. A closed terminal sends SIGHUP.
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
-    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+    if sys.platform != "win32":
         signal.signal(signal.SIGHUP, stop)
     try:
         with scope:
@@ -1978,12 +1977,6 @@ def parse_arguments() -> tuple[argparse.Namespace, Mode]:
 
 def set_up_process() -> None:
     """Set what holds for the whole process: its streams and threads."""
-    # A client may hand over pipes that do not block. A stdin without input would count
-    # as ended, and what does not fit into stdout would be lost.
-    if sys.platform != "win32":
-        for number in (0, 1):
-            with suppress(OSError):  # of a stdin that is closed
-                os.set_blocking(number, True)
     for stream in (sys.stdout, sys.stderr):
         # `os._exit` does not flush buffers, so each line is written at once.
         cast(Any, stream).reconfigure(
@@ -2758,7 +2751,7 @@ _SIGNS = (
     "Signs: `?` optional, `[]` list, `{}` object with its keys, `|` between values, "
 )
 _SIGNS += "`…` more. A full name in `tools` brings the schema."
-_WITHOUT = "{} of {} tools have no schema here: full names in `tools` bring it."
+_WITHOUT = "{} of {} tools have no schema here: get it with full names in `tools`."
 
 
 def fit(answer: JSON, patterns: list[str], brief: bool) -> None:
