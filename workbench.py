@@ -1077,6 +1077,7 @@ def create_server(
 #   call is sent, but answers to calls in flight may still come.
 
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
+_CLOSED = (types.CONNECTION_CLOSED, "Connection closed")
 
 
 @dataclass(eq=False, repr=False)
@@ -1404,8 +1405,10 @@ class Connection:
             told = f"its answer is not valid MCP: {explain(error)}"
             raise ToolError(f"{told}; {EXECUTED}") from None
         except MCPError as error:
-            # A server may use this code itself, and live on.
-            if error.code != types.CONNECTION_CLOSED or self.state is State.UP:
+            # This is how the SDK fails a call at the end of the messages. A server may
+            # use the same code.
+            is_closed = (error.code, error.message) == _CLOSED
+            if not is_closed or self.state is State.UP:
                 raise
             raise ToolError(f"the server {self.why_not_up()}; {EXECUTED}") from None
         finally:
