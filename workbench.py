@@ -320,17 +320,18 @@ class ValueReader:
 
     def _expand(self, path: str, reference: re.Match[str]) -> str:
         """The value of a variable, or its default."""
-        name, default = reference.group("name", "default")
-        problem = "is no variable here: write the value, or ${NAME} in capitals"
-        if reference["end"] and (reference["prefix"] or name == name.upper()):
+        prefix, name, default = reference.group("prefix", "name", "default")
+        # What follows the name in braces may be a secret, and is not shown.
+        shown = f"${{{prefix or ''}{name}"
+        problem = "… is no variable here: write the value, or ${NAME} in capitals"
+        if reference["end"] and (prefix or name == name.upper()):
             self.variables.add(name)
             value: str | None = self.env.get(name, os.environ.get(name, default))
             if value is not None:
                 return value
             how = "set it in `env` of the workbench's entry in your client"
-            problem = f"is not set: {how}, or write {reference[0][:-1]}:-default}}"
-        shown = reference[0].partition(":-")[0]
-        self.report(path, f"{shown} {problem}")
+            problem = f"}} is not set: {how}, or write {shown}:-default}}"
+        self.report(path, shown + problem)
         return ""
 
 
@@ -888,10 +889,22 @@ def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
             # The SDK would make "Internal server error" of it.
             log.debug("Tool '%s' failed", params.name, exc_info=True)
             result = text_result(mask(explain(error)), is_error=True)
-        # A 2026-07-28 client needs `resultType`; for others, the SDK takes it out.
-        return {"resultType": "complete", **result}
+        if context.session.can_send_request:
+            return result
+        return {"resultType": "complete", **result}  # as clients of 2026-07-28 need
 
-    return Server(name, version=__version__, on_list_tools=list_all, on_call_tool=call)
+    async def relay(context: Any, call_next: Any) -> Any:
+        # From a handler's result, the SDK takes whatever it does not know.
+        if context.method != "tools/call":
+            return await call_next(context)
+        given = types.CallToolRequestParams.model_validate(context.params or {})
+        return await call(context, given)
+
+    server = Server(
+        name, version=__version__, on_list_tools=list_all, on_call_tool=call
+    )
+    server.middleware.append(cast(Any, relay))
+    return server
 
 
 def text_result(text: str, is_error: bool = False) -> JSON:
@@ -1100,8 +1113,12 @@ TRANSPORTS: dict[type[ServerConfig], type[Transport]] = {}
 class Dispatcher(JSONRPCDispatcher[Any]):
     """Mends the small faults for which the SDK's session would refuse a whole result."""
 
-    async def send_raw_request(self, method: str, *args: Any, **more: Any) -> JSON:
-        result = await super().send_raw_request(method, *args, **more)
+    async def send_raw_request(
+        self, method: str, params: Any, opts: Any = None, **more: Any
+    ) -> JSON:
+        # To tell a server that hangs of any other request would take seconds.
+        opts = {**(opts or {}), "cancel_on_abandon": method == "tools/call"}
+        result = await super().send_raw_request(method, params, opts, **more)
         if method == "tools/call":
             # TypeScript clients take a result of a tool without `content`.
             result.setdefault("content", [])
@@ -1695,7 +1712,7 @@ def find_secrets(name: str, text: str) -> list[str]:
     for match in _NAME.finditer(text):
         if is_secret(match["name"]):
             rest = text[match.end() :]
-            value = re.split("[\"'&;]", rest, maxsplit=1)[0]
+            value = re.split("[\"'&;#]", rest, maxsplit=1)[0]
             found += [value, value.partition(" ")[0]]
             if match.start() == 0:
                 found.append(rest)
@@ -1871,6 +1888,8 @@ async def run_until_end(work: Work, status: int) -> None:
     that looks up a name, and could not close stdin, which a thread reads.
     """
     loop = asyncio.get_running_loop()
+    # A look-up of a host's name may hang, and with few threads keep others waiting.
+    loop.set_default_executor(ThreadPoolExecutor(100))
     scope = anyio.CancelScope()
 
     def stop(*_: object) -> None:
@@ -1879,10 +1898,10 @@ async def run_until_end(work: Work, status: int) -> None:
 
     # The handlers stay until the end, because a second signal must not stop the
     # cleanup. A closed terminal sends SIGHUP.
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
-    if sys.platform != "win32":
-        signal.signal(signal.SIGHUP, stop)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
+        # Windows lacks the last two.
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), stop)
     try:
         with scope:
             status = await work or 0
@@ -2078,7 +2097,7 @@ class _Exchange:
     awaited: str = ""  # the id of the JSON-RPC request whose answer ends the stream
     answer: Answer | None = None
     status: int = 0  # of the response to the POST
-    has_session: bool = False  # the POST had a session's id
+    has_session: bool = False  # it had a session's id, and its response was whole
     retry: float = 1.0  # seconds to wait before the stream is asked for again
     last_id: str = ""  # of its events
     last_data: str = ""
@@ -2122,6 +2141,8 @@ class RemoteServer(Transport):
             # As in a browser, blanks around a URL or a header's value mean nothing.
             self._url = httpx2.URL(self.config.url.strip())
             self._shown = shown_url(self._url)
+            if self._url.scheme not in ("http", "https") or not self._url.host:
+                raise ValueError
             proxy = find_proxy(self._url)
             verify = make_ssl_context()
             transport = httpx2.AsyncHTTPTransport(verify, limits=limits, proxy=proxy)
@@ -2179,12 +2200,15 @@ class RemoteServer(Transport):
         method = cast(types.JSONRPCRequest, item.message).method
         is_call = method == "tools/call"
         self._calls += is_call
+        began = anyio.current_time()
         try:
             await self._follow(exchange)
             self._is_lost(exchange, method)
         except asyncio.CancelledError:
-            # A server that is busy with a call may list its tools later.
-            if method == "tools/list" and not self._calls:
+            # A server that is busy with a call may list its tools later. A client that
+            # cancels its request does so earlier.
+            is_late = anyio.current_time() > began + OPEN_TIMEOUT / 2
+            if method == "tools/list" and is_late and not self._calls:
                 why = f"{self._shown}: gave no list of its tools"
                 self._is_lost(exchange, method, why)
             raise
@@ -2222,10 +2246,9 @@ class RemoteServer(Transport):
         is_lost = is_refused or self._failures > 1
         if method == "tools/list" and isinstance(answer, types.JSONRPCError):
             is_lost |= answer.error.code != types.METHOD_NOT_FOUND
+            failure = f"{self._shown}: {answer.error.message}"
         if is_lost:
-            self.on_closed(
-                failure or f"{self._shown}: HTTP {status}, the session is lost"
-            )
+            self.on_closed(failure or f"{self._shown}: HTTP {status}, twice in a row")
         return is_refused and exchange.has_session and status != 410
 
     async def _fall_back(self, item: SessionMessage) -> None:
@@ -2311,7 +2334,6 @@ class RemoteServer(Transport):
             async with stream as response:
                 if exchange.method == "POST":
                     exchange.status = response.status_code
-                    exchange.has_session = SESSION_ID in response.request.headers
                 if response.headers.get(SESSION_ID):
                     self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
                 if response.is_success and not is_read:
@@ -2323,6 +2345,9 @@ class RemoteServer(Transport):
                         return True
         except Exception as error:  # noqa: BLE001
             raise self._error(error, exchange) from None
+        # An answer that broke off may have been one under the request's id.
+        has_session = SESSION_ID in response.request.headers
+        exchange.has_session = has_session and not _is_stream(response)
         # Without the id of an event, the rest of an answer cannot be asked for.
         is_cut_off = exchange.awaited and not exchange.last_id
         if is_cut_off or not response.is_success:
@@ -2344,9 +2369,12 @@ class RemoteServer(Transport):
         message = read_message(event.data.encode())
         if message is None:
             return
-        await self._writer.send(SessionMessage(message))
-        if isinstance(message, Answer) and str(message.id) == exchange.awaited:
+        if exchange.awaited and isinstance(message, Answer):
+            if str(message.id) != exchange.awaited:
+                # This server gives the same id to every answer.
+                return
             exchange.answer = message
+        await self._writer.send(SessionMessage(message))
 
     def _error(self, error: Exception, exchange: _Exchange) -> ToolError:
         """The reason why a request or its response broke off."""
@@ -2524,7 +2552,9 @@ class SignIn(httpx2.Auth):
         is_needed = SESSION_ID not in headers or "last-event-id" in headers
         is_needed = is_needed or request.method == "POST"
         if response.status_code == 401 and is_needed and stored.get("refresh_token"):
-            stored = await self._renew(stored)
+            # A refresh is not cancelled with the call that needs it, because its answer
+            # has the only refresh token that is valid from then on.
+            stored = await asyncio.shield(asyncio.create_task(self._renew(stored)))
             if stored:
                 headers["authorization"] = f"Bearer {stored['access_token']}"
                 response = yield request
@@ -2549,10 +2579,7 @@ class SignIn(httpx2.Auth):
             # A caller that has waited begins no refresh. Behind one that got no answer,
             # the callers would fail one after another, each after `TOKEN_TIMEOUT`.
             if is_first and self.load() == refused:
-                # A refresh is not cancelled with the call that needs it, because the
-                # answer has the only refresh token that is valid from then on.
-                with anyio.CancelScope(shield=True):
-                    renewed = await self._refresh(refused)
+                renewed = await self._refresh(refused)
                 # During the refresh, a person may have signed in anew, or out.
                 if self.load() == refused:
                     self.save(renewed)
@@ -2924,7 +2951,8 @@ def translate_file(data: JSON, values: ValueReader) -> tuple[JSON, dict[str, str
     rules = []
     for key in _RULES:
         if isinstance(data.get(key), dict | list):
-            rules.append(f"{key} ({', '.join(map(str, data[key]))})")
+            names = [each for each in data[key] if isinstance(each, str)]
+            rules.append(f"{key} ({', '.join(names)})")
     if rules:
         how = "`excludeTools` in a server's entry does the same"
         log.warning("not applied: %s; %s", "; ".join(rules), how)
