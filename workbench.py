@@ -2951,8 +2951,8 @@ def translate_file(data: JSON, values: ValueReader) -> tuple[JSON, dict[str, str
     rules = []
     for key in _RULES:
         if isinstance(data.get(key), dict | list):
-            names = [each for each in data[key] if isinstance(each, str)]
-            rules.append(f"{key} ({', '.join(names)})")
+            given = [each for each in data[key] if isinstance(each, str)]
+            rules.append(f"{key} ({', '.join(given)})")
     if rules:
         how = "`excludeTools` in a server's entry does the same"
         log.warning("not applied: %s; %s", "; ".join(rules), how)
