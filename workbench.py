@@ -282,23 +282,16 @@ class ValueReader:
             value = ["*"]
         value = self.expect(path, value, kind)
         if kind is dict:
-            return self._read_members(path, value)
-        return self._read_items(path, value)
-
-    def _read_members(self, path: str, members: JSON) -> JSON:
-        texts = dict(members)
-        for name, value in without_null(members).items():
-            texts[name] = self.read_text(f"{path}.{name}", value, name)
-        return texts
-
-    def _read_items(self, path: str, items: list[Any]) -> list[str]:
-        texts: list[str] = []
-        option = ""
-        for number, item in enumerate(items):
-            texts.append(self.read_text(f"{path}[{number}]", item, option))
-            is_option = re.fullmatch(r"-[\w.-]+", texts[-1])
-            option = texts[-1] if is_option else ""
-        return texts
+            members = without_null(value).items()
+            texts = {key: self.read_text(f"{path}.{key}", m, key) for key, m in members}
+            return value | texts
+        items: list[str] = []
+        for number, item in enumerate(value):
+            # An option is the name of the argument that follows it.
+            is_option = items and re.fullmatch(r"-[\w.-]+", items[-1])
+            name = items[-1] if is_option else ""
+            items.append(self.read_text(f"{path}[{number}]", item, name))
+        return items
 
     def read_text(self, path: str, value: Any, name: str = "") -> str:
         """A text with its references expanded; numbers and booleans become texts.
@@ -423,14 +416,12 @@ def parse_config(
     toolboxes = read_toolboxes(found, data)
     if found.problems:
         raise ConfigError("\n".join([f"{source}:", *found.problems]))
-    withheld = set()
-    for name, value in os.environ.items():
-        if not is_secret(name) and name not in found.secret_variables:
-            continue
-        found.secrets.append(value)
-        # The path of a key or a socket is no secret.
-        if name in found.variables and not os.path.exists(value):
-            withheld.add(name)
+    secret_names = found.secret_variables.union(filter(is_secret, os.environ))
+    inherited = {name: os.environ[name] for name in secret_names & os.environ.keys()}
+    found.secrets += inherited.values()
+    # The path of a key or a socket is no secret.
+    named = found.variables & inherited.keys()
+    withheld = {name for name in named if not os.path.exists(inherited[name])}
     if secrets:
         secrets.add(*found.secrets)
     return WorkbenchConfig(toolboxes, frozenset(withheld), source)
@@ -681,10 +672,8 @@ class Workbench:
         `ToolError`, also if all servers have failed.
         """
         began = anyio.current_time()
-        servers = []
-        for server in self.servers_of(toolbox):
-            if any(map(server.may_have, patterns)):
-                servers.append(server)
+        all_servers = self.servers_of(toolbox)
+        servers = [s for s in all_servers if any(map(s.may_have, patterns))]
         settled: Servers = []
         async with anyio.create_task_group() as waiting:
             waiting.cancel_scope.deadline = began + ANSWER_TIMEOUT
@@ -796,19 +785,16 @@ def is_read_only(tool: types.Tool) -> bool:
 
 def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
     """The entry of a server's tool in an answer of `open_toolbox`."""
-    declared = tool.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    declared["inputSchema"].pop("$schema", None)
-    entry = {
+    parts = {"name", "title", "description", "input_schema", "annotations"}
+    entry = tool.model_dump(include=parts, by_alias=True, exclude_none=True)
+    entry["inputSchema"].pop("$schema", None)
+    return entry | {
         "name": server.prefix + tool.name,
-        "title": declared.get("title"),
         "description": tool.description or f"Tool from {server.name}",
         "source_server": server.server_name,
         "toolbox_name": server.toolbox_name,
         "original_name": tool.name,
-        "inputSchema": declared["inputSchema"],
-        "annotations": declared.get("annotations"),
     }
-    return without_null(entry)
 
 
 def shorten(text: str, limit: int) -> str:
@@ -1336,8 +1322,7 @@ class Connection:
         """
         tools: dict[str, types.Tool] = {}
         params = types.PaginatedRequestParams()
-        is_last = False
-        while not is_last:
+        while True:
             try:
                 page = await self.session.list_tools(params=params)
             except MCPError as error:
@@ -1346,7 +1331,8 @@ class Connection:
                 break  # the server has no tools
             tools |= {tool.name: tool for tool in page.tools}
             # A server that repeats its cursor would be listed without end.
-            is_last = page.next_cursor in (None, "", params.cursor)
+            if page.next_cursor in (None, "", params.cursor):
+                break
             params.cursor = page.next_cursor
         left_out = {}
         for name, tool in list(tools.items()):
@@ -2216,8 +2202,11 @@ class RemoteServer(Transport):
             is_refused = exchange.status in (400, 404, 405) and not exchange.answer
             if exchange.awaited and method == "initialize" and is_refused:
                 # The protocol asks clients to try the older transport then.
-                self._refusal = str(error)
-                await self._fall_back(item)
+                self._refusal, self._is_sse = str(error), True
+                # This event wakes `_listen`, and the next one is that of the endpoint.
+                self._is_ready.set()
+                self._is_ready = anyio.Event()
+                await self._send(item)
             elif self._is_lost(exchange, method, str(error)):
                 raise NotDelivered(str(error)) from None
             else:
@@ -2250,14 +2239,6 @@ class RemoteServer(Transport):
         if is_lost:
             self.on_closed(failure or f"{self._shown}: HTTP {status}, twice in a row")
         return is_refused and exchange.has_session and status != 410
-
-    async def _fall_back(self, item: SessionMessage) -> None:
-        """Send the first message again over SSE."""
-        self._is_sse = True
-        # This event wakes `_listen`, and the next one is that of the endpoint.
-        self._is_ready.set()
-        self._is_ready = anyio.Event()
-        await self._send(item)
 
     async def _listen(self) -> None:
         """Read the messages that belong to no request of ours.
