@@ -15,6 +15,7 @@ import time
 OLDER, MODERN = "2025-11-25", "2026-07-28"
 IDENTITY = {"name": "its own", "version": "1"}
 ANNOUNCING = {"capabilities": {"tools": {"listChanged": True}}}
+CHANGED = {"method": "notifications/tools/list_changed"}
 RESERVED = "io.modelcontextprotocol/"
 CAPABILITIES = f"{RESERVED}clientCapabilities"
 CLIENT_INFO = f"{RESERVED}clientInfo"
@@ -30,7 +31,8 @@ def local(**options: Any) -> dict[str, Any]:
     code = f"import runpy, sys; sys.path.insert(0, {str(file.parent)!r}); "
     code += f"runpy.run_module({file.stem!r}, run_name='__main__')"
     options = json.loads(json.dumps(options, default=str))
-    return {"command": sys.executable, "args": ["-Ic", code, json.dumps(options)]}
+    args = ["-Xutf8", "-Ic", code, json.dumps(options)]
+    return {"command": sys.executable, "args": args}
 
 
 def tool(name: str, **more: Any) -> dict[str, Any]:
@@ -88,7 +90,7 @@ class Downstream:
         self.tools = more.get("tools") or [tool(name) for name in TOOLS]
         self.on: dict[str, str] = more.get("on", {})
         self.known: dict[str, Any] = {"pid": os.getpid(), "calls": 0}
-        self.becoming: dict[str, Any] = {"tools": []}
+        self.more_tools: list[Any] = []
         self.note(os.getpid())
 
     def note(self, line: object) -> None:
@@ -135,11 +137,7 @@ class Downstream:
         answer(request, {**self.about, "supportedVersions": [MODERN], **self.hints})
 
     def tools_list(self, request: dict[str, Any]) -> None:
-        tools = self.tools + self.becoming["tools"]
-        if self.becoming.get("meanwhile"):
-            self.becoming["tools"] = self.becoming["meanwhile"].pop(0)
-            send({"method": "notifications/tools/list_changed"})
-        answer(request, {**self.hints, "tools": tools})
+        answer(request, {**self.hints, "tools": self.tools + self.more_tools})
 
     def notifications_cancelled(self, notification: dict[str, Any]) -> None:
         self.note(f"cancelled-{notification['params']['requestId']}")
@@ -182,21 +180,19 @@ class Downstream:
         answer(request, json_result({"_meta": {}} | self.known | request["params"]))
 
     def become(self, request: dict[str, Any], given: dict[str, Any]) -> None:
-        """Get `tools` beside its own; in each later listing, those of `meanwhile`."""
-        self.becoming = {"tools": [], **given}
+        """Get `tools` beside its own, and tell that so many times."""
+        self.more_tools = given["tools"]
         self.on |= given.get("on", {})
         for _ in range(given.get("times", 1)):
-            send({"method": "notifications/tools/list_changed"})
+            send(CHANGED)
         answer(request, json_result(None))
 
 
 if __name__ == "__main__":
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    its = Downstream(**json.loads(sys.argv[1]))
-    its.handle("start", {})
+    Downstream(**json.loads(sys.argv[1])).handle("start", {})
     sys.exit()
 
+import _thread
 import ast
 import asyncio
 import datetime
@@ -211,10 +207,13 @@ import threading
 import urllib.parse
 import webbrowser
 import zoneinfo
+from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
 from pathlib import Path
+from queue import Queue
 from typing import Any, Self, get_args
 
 import anyio
@@ -241,7 +240,7 @@ os.environ.pop("WORKBENCH_CONFIG", None)  # that of the person who runs the test
 Monkey = pytest.MonkeyPatch
 Logs = pytest.LogCaptureFixture
 Capture = pytest.CaptureFixture[str]
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("error")]
 POSIX = pytest.mark.skipif(WINDOWS, reason="Windows has no signals and terminals")
 ON_WINDOWS = pytest.mark.skipif(not WINDOWS, reason="only Windows has this")
 HOME = "USERPROFILE" if WINDOWS else "HOME"
@@ -249,8 +248,7 @@ PATIENCE = 90 if WINDOWS else 30  # seconds for a test; under Wine, all takes lo
 KILLED = 9 if WINDOWS else -9  # the status of a process that was killed
 
 BOX: dict[str, Any] = {"toolbox_name": "box"}
-HANDSHAKE: dict[str, Any] = {"protocolVersion": OLDER, "capabilities": {}}
-HANDSHAKE["clientInfo"] = IDENTITY
+HANDSHAKE = {"protocolVersion": OLDER, "capabilities": {}, "clientInfo": IDENTITY}
 
 
 @pytest.fixture
@@ -285,22 +283,19 @@ def configuration(**servers: Any) -> dict[str, Any]:
     return {"toolboxes": {"box": {"description": "A box", "mcpServers": servers}}}
 
 
+def parse(data: Any, read_only: bool = False) -> workbench.WorkbenchConfig:
+    return workbench.parse_config(data, "the file", workbench.Secrets(), read_only)
+
+
 @asynccontextmanager
 async def connected(
-    mode: str = "legacy",
-    /,
-    *,
-    callbacks: Any = (),
-    config: Any = None,
-    read_only: Any = False,
-    **servers: Any,
+    mode: str = "legacy", /, callbacks: Any = (), config: Any = None, **servers: Any
 ) -> AsyncIterator[Client]:
     """A client of a workbench in this process, which has `PATIENCE` for everything."""
-    secrets = workbench.Secrets()
+    read_only = servers.pop("read_only", False)
     if not isinstance(config, workbench.WorkbenchConfig):
-        config = config or configuration(**servers)
-        config = workbench.parse_config(config, secrets=secrets)
-    server = workbench.create_server(config, secrets, read_only)
+        config = parse(config or configuration(**servers), read_only=read_only)
+    server = workbench.create_server(config)
     with anyio.fail_after(PATIENCE):
         async with Client(server, mode=mode, **dict(callbacks)) as client:
             yield client
@@ -322,18 +317,13 @@ async def use(
     return await client.call_tool("use_tool", request, **more)
 
 
-def text(result: types.CallToolResult) -> str:
+def text(result: Any) -> str:
     [block] = result.content
-    assert isinstance(block, types.TextContent)
-    return block.text
+    return str(block.text)
 
 
 async def answer_of(client: Client, server: str, name: str, given: Any = None) -> Any:
     return json.loads(text(await use(client, server, name, given)))
-
-
-async def pid_of(client: Client, server: str) -> int:
-    return int((await answer_of(client, server, "seen"))["pid"])
 
 
 async def error_of(client: Client, server: str, name: str, given: Any = None) -> str:
@@ -345,7 +335,8 @@ async def error_of(client: Client, server: str, name: str, given: Any = None) ->
 
 
 def find(path: Any) -> workbench.WorkbenchConfig:
-    return workbench.find_config(path, workbench.Secrets())
+    options = Namespace(config=path, read_only=False)
+    return workbench.find_config(options, workbench.Secrets())
 
 
 def dumped(model: Any) -> Any:
@@ -362,10 +353,7 @@ def is_alive(pid: int) -> bool:
     with suppress(OSError):
         if sys.platform == "win32":
             process = _winapi.OpenProcess(0x1000, False, pid)  # to ask for its status
-            try:
-                return _winapi.GetExitCodeProcess(process) == _winapi.STILL_ACTIVE
-            finally:
-                _winapi.CloseHandle(process)
+            return _winapi.GetExitCodeProcess(process) == _winapi.STILL_ACTIVE
         os.kill(pid, 0)
         status = Path(f"/proc/{pid}/status")  # only Linux has this
         return not status.exists() or "\nState:\tZ" not in status.read_text()
@@ -379,7 +367,7 @@ async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
             await anyio.sleep(0.01)
 
 
-def request_bytes(method: str, params: dict[str, Any], number: int = 7) -> bytes:
+def request_bytes(method: str, params: Any, number: int = 7) -> bytes:
     message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
     return json.dumps(message, ensure_ascii=False).encode()
 
@@ -388,20 +376,15 @@ class Wire:
     """A workbench process; its servers are entries, or the `on` of a `Downstream`."""
 
     def __init__(
-        self,
-        folder: Path,
-        *args: str,
-        io: Any = (),
-        start: Any = PYTHON,
-        **servers: Any,
+        self, folder: Path, *args: str, io: Any = (), start: Any = PYTHON, **on: Any
     ) -> None:
         self.notes = folder / "notes"
         self.notes.touch()
-        for name, on in servers.items():
-            if not on.keys() & {"command", "url"}:
-                servers[name] = local(notes=self.notes, on=on)
+        for name, each in on.items():
+            if not each.keys() & {"command", "url"}:
+                on[name] = local(notes=self.notes, on=each)
         path = folder / "workbench-config.json"
-        path.write_text(json.dumps(configuration(**servers)))
+        path.write_text(json.dumps(configuration(**on)))
         line = [*start, workbench.__file__, str(path), *args]
         with open(folder / "stderr", "wb") as file:
             streams = {"stdin": PIPE, "stdout": PIPE, "stderr": file, **dict(io)}
@@ -480,7 +463,8 @@ class Wire:
 COMMANDS: list[tuple[str, int, str, str, dict[str, Any]]] = []
 FILES: dict[str, dict[str, Any]] = {}
 # What options print at once, without a folder.
-OPTIONS: dict[str, str] = {}
+OPTIONS = {"--version": "^mcp-workbench 0.10.0\n$"}
+OPTIONS["--help"] = r"python workbench.py \[CONFIG\] +serve the workbench over stdio"
 ENVIRONMENT = dict(os.environ)
 ASCII = ENVIRONMENT | {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": ""}
 Ended = Callable[[Any], subprocess.CompletedProcess[str]]
@@ -507,10 +491,8 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
 
 # === Configuration ====================================================================
 
-Cases = list[tuple[str, list[str]]]
 
-
-def cases_of(table: str) -> Cases:
+def cases_of(table: str) -> list[tuple[str, list[str]]]:
     """The lines of a table, each with the lines that are indented below it."""
     cases = re.split(r"\n(?=\S)", table.strip())
     return [(head, its) for head, *its in (case.split("\n  ") for case in cases)]
@@ -523,21 +505,16 @@ BAD_FILES = cases_of(r"""
 "s3cret"
   configuration: expected an object, found a string
   configuration: expected .*toolboxes
-{"toolboxes": ["s3cret"]}
-  toolboxes: expected an object, found a list
 {"toolboxes": {"t": null, "a__b": {"description": ["x"], "mcpServers": "s3cret"}}}
   toolboxes.t: expected an object, found nothing
   toolboxes.t.mcpServers: expected an object, found nothing
   toolboxes.a__b: expected a name, without '__', not ending in '_'
   toolboxes.a__b.description: expected a string, found a list
   toolboxes.a__b.mcpServers: expected an object, found a string
-{"toolboxes": {"": {"description": "${NO}", "mcpServers": {}, "disabled": 0}}}
+{"toolboxes": {"": {"description": "${NO}", "mcpServers": {}, "toolFilters": []}}}
   toolboxes.: expected a name
   toolboxes..description: \${NO} is not set
-  toolboxes..disabled: expected a boolean, found a number
-{"toolboxes": {"u_": {"mcpServers": {}, "toolFilters": ["s3cret"]}}}
-  toolboxes.u_: expected a name
-  toolboxes.u_.toolFilters: unknown key: did you mean a server's 'toolFilters'
+  toolboxes..toolFilters: unknown key: did you mean a server's 'toolFilters'
 {"toolMode": "dynamic", "toolboxes": []}
   Configuration field 'toolMode' set to 'dynamic' is no longer supported.
   Dynamic mode was removed in version 0.10.0.
@@ -549,24 +526,20 @@ BAD_FILES = cases_of(r"""
 BAD_ENTRIES = cases_of(r"""
 text "s3cret"
   : expected an object, found a string
-  : expected 'command'
+  : expected one of .'command'
 neither {"comand": "s3cret", "command": ""}
-  : expected 'command'.*, found .*'comand'
-types {"command": {"s3cret": 1}, "args": "s3cret", "env": {"A": ["s3cret"]}, "cwd": {}}
+  : expected one of .'command'.*, found .*'comand'
+types {"command": {"s3cret": 1}, "args": "s3cret", "env": {"A": []}, "disabled": "no"}
   .command: expected a string, found an object
   .args: expected a list, found a string
   .env.A: expected a string, found a list
-  .cwd: expected a string, found an object
-off {"command": "x", "disabled": "s3cret"}
   .disabled: expected a boolean, found a string
-on {"command": "x", "enabled": 1.5}
-  .enabled: expected a boolean, found a number
 unset {"command": "x", "args": ["${NO} ${env:no}", "${A"], "env": {"A": "${NO_TOO}"}}
   .args.0.: \${NO} is not set: set it .*`env` .*, or write \${NO:-default}
   .args.0.: \${env:no} is not set
-  .args.1.: \${A is no variable here: write the value, or \${NAME} in capitals
+  .args.1.: \${A… is no variable here: write the value, or \${NAME} in capitals
   .env.A: \${NO_TOO} is not set
-a__b {"command": "x", "toolFilters": "s3cret"}
+u_ {"command": "x", "toolFilters": "s3cret"}
   : expected a name, without '__', not ending in '_'
   .toolFilters: expected a list, found a string
 """)
@@ -576,7 +549,7 @@ a__b {"command": "x", "toolFilters": "s3cret"}
 def test_a_bad_file_is_refused_with_all_its_problems(case: Any) -> None:
     data, patterns = case
     with pytest.raises(workbench.ConfigError) as error:
-        workbench.parse_config(json.loads(data), "the file")
+        parse(json.loads(data))
     first, *problems = str(error.value).splitlines()
     assert first == "the file:" and "s3cret" not in str(problems)
     for pattern in patterns:
@@ -607,26 +580,20 @@ async def test_one_bad_entry_costs_only_itself(notes: Path, log: Logs) -> None:
 
 
 def read_server(entry: Any) -> Any:
-    config = workbench.parse_config(configuration(s=entry))
+    config = parse(configuration(s=entry))
     return config.toolboxes["box"].servers["s"]
 
 
-# Some are spellings of other clients, which are translated unless their room is gone.
-FILTERS = "tools includeTools enabled_tools disabledTools toolFilter ToolFilters "
-FILTERS += "tool_filters tool_allowlist toolsDeny blockTool excludedTools"
-
-
-def test_an_unknown_key_that_reads_like_a_filter_is_a_problem(
-    monkeypatch: Monkey,
-) -> None:
-    """It hides nothing, and neither does a room that somebody has deleted."""
+def test_an_unknown_key_like_a_filter_is_a_problem(monkeypatch: Monkey) -> None:
+    """And so is another client's spelling, where somebody has deleted its room."""
     untranslated: Any = lambda path, entry, reader: entry
     monkeypatch.setattr(workbench, "translate_entry", untranslated, raising=False)
-    for key in FILTERS.split():
+    keys = "tools includeTools enabled_tools disabledTools toolFilter ToolFilters "
+    keys += "tool_filters tool_allowlist toolsDeny blockTool excludedTools"
+    for key in keys.split():
         told = read_server({"command": "x", key: ["read_*"]}).problem
-        assert told.startswith(
-            f"toolboxes.box.mcpServers.s.{key}: unknown key: did you"
-        )
+        place = "toolboxes.box.mcpServers.s."
+        assert told.startswith(f"{place}{key}: unknown key: did you")
 
 
 def test_unknown_keys_are_told_in_one_line_and_comments_are_not(log: Logs) -> None:
@@ -634,10 +601,10 @@ def test_unknown_keys_are_told_in_one_line_and_comments_are_not(log: Logs) -> No
     data = configuration(_was=7, s=entry)
     data["toolboxes"] |= {"_": 7, "off": {"enabled": False, "mcpServers": {}}}
     data["toolboxes"]["box"] |= {"_no": "${A", "oops": 1}
-    config = workbench.parse_config(data | {"other": "${A"})
+    config = parse(data | {"other": "${A"})
     assert list(config.toolboxes) == ["box"]
-    assert read_server({"command": "x"}) == config.toolboxes["box"].servers["s"]
-    keys = "unknown keys ['toolTimeout', 'toolNamePrefix'], ignored"
+    assert list(config.toolboxes["box"].servers) == ["s"]
+    keys = "unknown keys ['toolNamePrefix', 'toolTimeout'], ignored"
     server, box = log.messages
     assert server == f"toolboxes.box.mcpServers.s: {keys}"
     assert box == "toolboxes.box: unknown keys ['oops'], ignored"
@@ -655,14 +622,12 @@ ${NO:-${A}} = ${A}
 ${env:A} ${env:NO:-d} ${env:a_b} = x d small
 $ $} $${A} ${A${A} = $ $} $x ${Ax
 ${} ${1} ${A%/} ${A-d} ${:-d} ${Ä} $a no$A .
--${NO} : args[0]: ${NO} is not set: set it in
-${a} : args[0]: ${a} is no variable here: write the value, or ${NAME} in capitals
-${A:=d} : args[0]: ${A:=d} is
-${A} ${A : args[0]: ${A is
-${input:key} : args[0]: ${input:key} is
-${ENV:A} : args[0]: ${ENV:A} is
-${env:} : args[0]: ${env:} is
-${env:NO} : args[0]: ${env:NO} is not set
+${a} : args[0]: ${a… is no variable here: write the value, or ${NAME} in capitals
+${A:=d} : args[0]: ${A… is
+${A} ${A : args[0]: ${A… is
+${input:key} : args[0]: ${input… is
+${ENV:A} : args[0]: ${ENV… is
+${env:} : args[0]: ${env… is
 $MY_KEY ? args[0]: write ${NAME} if its end is a variable
 --key=$MY_KEY ? args[0]: write ${NAME} if its end is a variable
 """.strip().splitlines()
@@ -685,9 +650,7 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
 
 
 BAD_CONTENTS: list[tuple[str, bytes, str]] = [  # of a file of this name; what is told
-    ("c.json", b" ", "expected JSON"),
-    ("c.json", b'{"a":\n x}', "expected JSON.*line 2 column 2"),
-    ("c.json", "{}".encode("utf-16"), "expected JSON.*saved as UTF-8"),  # by PowerShell
+    ("c.json", b'{"a":\n x}', "cannot be read as JSON.*line 2 column 2"),
 ]
 
 
@@ -706,7 +669,7 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_where(
 def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WORKBENCH_CONFIG", "")
-    with pytest.raises(workbench.ConfigError, match="/none: cannot be read: No such"):
+    with pytest.raises(workbench.ConfigError, match="/none: cannot be read .*No such"):
         find("none")
     assert "argument, in WORKBENCH_CONFIG" in find(None).source
     for name in ("argument", "variable", "workbench-config.json"):
@@ -721,11 +684,10 @@ def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) 
 # === Workbench ========================================================================
 
 MISSING = {"command": "no-such-command"}
-SCHEMA = {"$schema": "s", "type": "object", "title": "In", "x": [None, 1.5]}
-EVERY_FIELD = tool("read", description=" Liest\nä ", inputSchema=SCHEMA, title="T")
-EVERY_FIELD |= {"annotations": {"title": "A", "readOnlyHint": True}}
-EVERY_FIELD |= {"outputSchema": {"type": "object"}, "source_server": "forged"}
-EVERY_FIELD |= {"x-vendor": {"deep": None}, "_meta": {"own": None}}
+INPUT = {"$schema": "s", "type": "object", "title": "In", "default": None}
+EVERY_FIELD = tool("read", description=" Liest\nä ", inputSchema=INPUT, title="T")
+EVERY_FIELD |= {"annotations": {"title": "A", "readOnlyHint": True}, "more": None}
+EVERY_FIELD |= {"outputSchema": {"type": "object"}, "_meta": {"own": None}}
 EVERY_FIELD |= {"icons": [{"src": "data:,"}], "execution": {"taskSupport": "optional"}}
 
 
@@ -735,7 +697,7 @@ async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
     async with connected(b=bare, none=MISSING, a=read) as client:
         answer = text(await client.call_tool("open_toolbox", BOX))
     reason = json.dumps(json.loads(answer)["servers_failed"]["none"])
-    assert answer == (
+    expected = (
         '{"toolbox":"box","description":"A box","servers_connected":2,'
         f'"servers_failed":{{"none":{reason}}},'
         '"instructions":{"a":"Größe zählt"},"tools":['
@@ -744,24 +706,24 @@ async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
         '"annotations":{}},'
         '{"name":"box__a__read","title":"T","description":" Liest\\nä ",'
         '"source_server":"a","toolbox_name":"box","original_name":"read",'
-        '"inputSchema":{"type":"object","title":"In","x":[null,1.5]},'
+        '"inputSchema":{"type":"object","title":"In","default":null},'
         '"annotations":{"title":"A","readOnlyHint":true}}]}'
     )
+    assert json.loads(answer) == json.loads(expected) and len(answer) == len(expected)
 
 
 async def test_a_failing_server_costs_only_itself(tmp_path: Path) -> None:
     folder = tmp_path / "later"
-    told: list[Any] = []
+    told: dict[Any, Any] = {}
 
     async def on_progress(*progress: Any) -> None:
-        told.append(progress)
+        told[progress[:2]] = progress[2]
 
     async with connected(a=local(), b=local() | {"cwd": str(folder)}) as client:
         # Once each has settled, an answer waits for nothing.
         with anyio.fail_after(workbench.OPEN_TIMEOUT):
             first = await open_box(client, progress_callback=on_progress)
-        assert [progress[:2] for progress in told] == [(1, 2), (2, 2)]
-        assert {progress[2] for progress in told} == {"a", "b"}
+        assert list(told) == [(1, 2), (2, 2)] and set(told.values()) == {"a", "b"}
         assert first["servers_failed"]["b"] in await error_of(client, "b", "echo")
         assert await open_box(client) == first
         folder.mkdir()
@@ -771,14 +733,13 @@ async def test_a_failing_server_costs_only_itself(tmp_path: Path) -> None:
 
 
 async def test_where_all_fail_none_is_left(notes: Path, monkeypatch: Monkey) -> None:
-    seconds = 3.5 if WINDOWS else 0.5  # a process takes longer to start there
-    monkeypatch.setattr(workbench, "START_TIMEOUT", seconds)
+    monkeypatch.setattr(workbench, "START_TIMEOUT", 0.5)
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
     silent = local(notes=notes, on={"start": "self.hang()"})
     async with connected(x=MISSING, silent=silent) as client:
         result = await client.call_tool("open_toolbox", BOX)
         assert result.is_error
-        assert re.search(f"(?s)no-such-command.* {seconds} seconds", text(result))
+        assert re.search("(?s)no-such-command.* 0.5 seconds", text(result))
         await until(lambda: not any(map(is_alive, noted_pids(notes))))
 
 
@@ -794,7 +755,6 @@ async def test_an_open_waits(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> 
         await until(lambda: link in log.text)
         answer = await open_box(client)
         monkeypatch.setattr(workbench, "ANSWER_TIMEOUT", 0.3)
-        part = await open_box(client, "slow__*")
         assert "still starting" in await error_of(client, "slow", "echo")
         monkeypatch.undo()
         gate.touch()
@@ -802,36 +762,24 @@ async def test_an_open_waits(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> 
     assert answer["servers_connecting"] == ["slow"] and answer["servers_connected"] == 1
     again = 'Still starting: slow. Get its tools later, with ["slow__*"] in `tools`.'
     assert again in answer["note"] and link in answer["note"]
-    assert "No tool" not in part["note"]
-
-
-KILL = "os.write(2, b'one\\n\\x1b[31mtwo'); os.kill(os.getpid(), 9)"
-NO_KEY = {"initialize": "refuse(request, 7, 'no\\nkey')"}
-NO_PROBE = {"server_discover": "refuse(request, -32601)"}
-FAILURES: dict[str, tuple[dict[str, Any], str]] = {  # with what the reasons must tell
-    "absent": (MISSING, "^cannot start 'no-such-command' .*full path.*PATH.*`args`"),
-    "folder": (local() | {"cwd": "/no-such"}, "`cwd` /no-such: No such file"),
-    "done": (local(on={"start": "pass"}), "^exited with status 0$"),
-    "kill": (local(on={"start": KILL}), f"status {KILLED}; one.* two"),
-    "early": (local(on=NO_KEY | NO_PROBE), "^no key$"),
-    "probed": (local(on=NO_KEY), "^no key; probed$"),
-    "spoilt": (local(on={"tools_list": "answer(request, {'tools': 7})"}), "not valid"),
-}
 
 
 async def test_a_reason_is_one_readable_line_that_tells_the_cause() -> None:
-    servers = {name: server for name, (server, _) in FAILURES.items()}
+    kill = "os.write(2, b'one\\n\\x1b[31mtwo'); os.kill(os.getpid(), 9)"
+    no_key = {"initialize": "refuse(request, 7, 'no\\nkey')"}
+    no_list = {"tools_list": "answer(request, {'tools': 7})"}
+    reasons: dict[str, tuple[dict[str, Any], str]] = {
+        "absent": (MISSING, "^cannot start 'no-such-command' .*full path.*PATH.*args"),
+        "folder": (local() | {"cwd": "/no-such"}, "`cwd` /no-such: No such file"),
+        "kill": (local(on={"start": kill}), f"status {KILLED}; one.* two"),
+        "probed": (local(on=no_key), "^no key; probed$"),
+        "spoilt": (local(on=no_list), "not valid"),
+    }
+    servers = {name: server for name, (server, _) in reasons.items()}
     async with connected(good=local(), **servers) as client:
         failed = (await open_box(client))["servers_failed"]
-    for name, (_, told) in FAILURES.items():
+    for name, (_, told) in reasons.items():
         assert failed[name].isprintable() and re.search(told, failed[name]), name
-
-
-PAGES = """
-page = int(request.get("params", {}).get("cursor", 1))
-more = {"nextCursor": str(page + 1)} if page < 3 else {}
-answer(request, {"tools": [tool(f"t{page}")], **more})
-"""
 
 
 async def test_a_tool_list_is_read_to_its_end(log: Logs) -> None:
@@ -840,26 +788,24 @@ async def test_a_tool_list_is_read_to_its_end(log: Logs) -> None:
     tools = [tool("Ann"), {"name": "Ben"}, tool("7") | {"name": 7}, "Cid"]
     tools += [tool("Eve", inputSchema=schema), tool("Dee")]
     none = local(on={"tools_list": "refuse(request, -32601)"})
-    three = local(on={"tools_list": PAGES})
+    pages = "page = int(request.get('params', {}).get('cursor', 1))\n"
+    pages += "more = {'nextCursor': str(page + 1)} if page < 3 else {}\n"
+    pages += "answer(request, {'tools': [tool(f't{page}')], **more})"
+    three = local(on={"tools_list": pages})
     async with connected(none=none, a=local(tools=tools), b=three) as client:
         answer = await open_box(client)
     shown = [each["name"].removeprefix("box__") for each in answer["tools"]]
     assert shown == ["a__Ann", "a__Dee", "b__t1", "b__t2", "b__t3"]
     assert answer["servers_connected"] == 3
-    found = re.findall("WARNING .*a tool that is not valid.*(Ben|7|Cid|Eve)", log.text)
+    found = re.findall("WARNING .*an invalid tool.*(Ben|7|Cid|Eve)", log.text)
     assert found == ["Ben", "7", "Cid", "Eve"]
 
 
-A_TOOLS, B_TOOLS = [tool("echo"), tool("other")], [tool("read[1]"), tool("o__ther")]
-PARTS: list[tuple[Any, str, str]] = [  # with the tools, and the note
+PARTS = [  # of a toolbox, with its tools, and the note
     ("a__*", "a__echo a__other", "2 of 2 tools of a match."),
     (["box__a__echo", "a__ec*"], "a__echo", "1 of 2 tools of a match."),
     ('["*x__a__*er"]', "a__other", "1 of 2 tools of a match."),
-    (
-        ["read[1]", "z"],
-        "b__read[1]",
-        "1 of 4 tools of a, b, c match. No tool matches 'z'.",
-    ),
+    (["re*]", "z"], "b__re[1]", "1 of 4 tools of a, b, c match. No tool matches 'z'."),
     ("a__ECHO", "", "0 of 2 tools of a match. No tool matches 'a__ECHO'."),
     ("box__b__o__ther", "b__o__ther", "1 of 2 tools of b match."),
 ]
@@ -867,9 +813,10 @@ PARTS: list[tuple[Any, str, str]] = [  # with the tools, and the note
 
 async def test_a_part_has_the_matching_tools_and_a_note_that_counts_them() -> None:
     """A server introduces itself only with all of its tools."""
-    a = local(tools=A_TOOLS, about={"instructions": "x" * 2_001})
+    a = local(tools=[tool("echo"), tool("other")], about={"instructions": "x" * 2_001})
+    b = local(tools=[tool("re[1]"), tool("o__ther")])
     c = local(on={"tools_list": "answer(request, {'tools': []})"})
-    async with connected(a=a, b=local(tools=B_TOOLS), c=c) as client:
+    async with connected(a=a, b=b, c=c) as client:
         for part, names, told in PARTS:
             answer = await open_box(client, part)
             shown = [each["name"].removeprefix("box__") for each in answer["tools"]]
@@ -900,28 +847,25 @@ async def test_a_server_starts_once_when_needed(tmp_path: Path) -> None:
     notes, others = tmp_path / "a", tmp_path / "b"
     config = configuration(a=local(notes=notes), b=local(notes=others), x=MISSING)
     config["toolboxes"]["twin"] = config["toolboxes"]["box"]
-    twin = {"toolbox_name": "twin", "tool_name": "twin__a__seen"}
     async with connected(config=config) as client:
         tools = await client.list_tools()
-        pids = await asyncio.gather(*(pid_of(client, "a") for _ in range(20)))
+        await asyncio.gather(*(use(client, "a", "echo") for _ in range(20)))
         part = await open_box(client, ["a__echo", "box__a__say"])
         assert part["servers_connected"] == 1 and "servers_failed" not in part
-        other = json.loads(text(await client.call_tool("use_tool", twin)))["pid"]
-        assert not others.exists()
+        assert len(noted_pids(notes)) == 1 and not others.exists()
         await asyncio.gather(*(open_box(client) for _ in range(20)))
         assert (await open_box(client, "a__*"))["servers_connected"] == 2
         assert await client.list_tools() == tools
-    assert noted_pids(notes) == [pids[0], other] and set(pids) == {pids[0]}
-    assert len(noted_pids(others)) == 1
+        await client.call_tool("use_tool", {"tool_name": "twin__a__echo"})
+    assert len(noted_pids(notes)) == 2 and len(noted_pids(others)) == 1
 
 
-ALL_NAMES = "read_a Read_b list read get[1] 🧰a__b_"
+ALL_NAMES = "read_a Read_b list get[1] 🧰a__b_"
 FILTERED: list[tuple[dict[str, Any], str]] = [  # with the tools that are left
-    ({"toolFilters": "*", "excludeTools": []}, ALL_NAMES),
     ({"toolFilters": ["read_*", "l?st", "get[1]"]}, "read_a list get[1]"),
     ({"toolFilters": ["[!l]*"], "excludeTools": ["read*"]}, "Read_b get[1] 🧰a__b_"),
-    ({"excludeTools": ["?ea*", "l*"]}, "get[1] 🧰a__b_"),
     ({"toolFilters": []}, ""),
+    ({"toolFilters": "*", "excludeTools": ["?ea*", "l*"]}, "get[1] 🧰a__b_"),
     ({"toolFilters": ["lost", "*"], "excludeTools": ["delte_*"]}, ALL_NAMES),
 ]
 
@@ -937,8 +881,8 @@ async def test_a_filtered_tool_can_be_neither_seen_nor_called(log: Logs) -> None
             for name in set(ALL_NAMES.split()).difference(left.split()):
                 told = await error_of(client, server, name)
                 assert told.rpartition("is left out by ")[2] in given
-    assert "box/s5: toolFilters: 'lost' matches none of its tools" in log.messages
-    assert "box/s5: excludeTools: 'delte_*' matches none of its tools" in log.messages
+    assert "box/s4: its pattern 'lost' matches none of its tools" in log.messages
+    assert "box/s4: its pattern 'delte_*' matches none of its tools" in log.messages
     assert log.text.count("matches none") == 2
 
 
@@ -974,15 +918,14 @@ async def test_the_handshake_tells_who_we_are_and_our_toolboxes(mode: str) -> No
         assert (info.name, info.version) == ("mcp-workbench", "0.10.0")
         told = dumped(client.server_capabilities)
         assert told == {"tools": {"listChanged": False}, "logging": {}}
-
-
-def size(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    async with connected(mode, config={"toolboxes": {}}) as client:
+        assert re.match("No toolboxes configured.*toolboxes", client.instructions or "")
+        [opening, _] = (await client.list_tools()).tools
+        assert "enum" not in json.dumps(opening.input_schema)
 
 
 async def test_the_two_tools_say_what_they_are_in_260_tokens() -> None:
     async with connected(a={"disabled": True}) as client:
-        assert "box (0 servers)" in (client.instructions or "")
         assert (await open_box(client))["servers_connected"] == 0
         opening, using = dumped(await client.list_tools())["tools"]
     assert [opening["name"], using["name"]] == ["open_toolbox", "use_tool"]
@@ -994,16 +937,7 @@ async def test_the_two_tools_say_what_they_are_in_260_tokens() -> None:
     sent = []  # to a model, with 3.84 bytes to a token of o200k
     for each in (opening, using):
         sent += [each["name"], each["description"], each["inputSchema"]]
-    assert size(sent) <= 260 * 3.84
-    # A name that looks real would be copied.
-    assert not re.search("[a-z]__", opening["description"])
-
-
-async def test_without_toolboxes_it_says_so() -> None:
-    async with connected(config={"toolboxes": {}}) as client:
-        assert re.match("No toolboxes configured.*toolboxes", client.instructions or "")
-        [opening, _] = (await client.list_tools()).tools
-        assert "enum" not in json.dumps(opening.input_schema)
+    assert len(workbench.compact(sent)) <= 260 * 3.84
 
 
 NOT_FOUND = "Toolbox 'no' not found. Available toolboxes: box, mine"
@@ -1013,13 +947,12 @@ BAD_CALLS: list[tuple[str, Any, str]] = [  # of a tool with arguments, and what 
     ("open_toolbox", {"toolbox_name": "no"}, NOT_FOUND),
     ("open_toolbox", None, "^toolbox_name is not valid: Missing"),
     ("open_toolbox", BOX | {"tools": ["a", 1]}, "^tools.1 is not valid: "),
-    ("use_tool", {}, "^tool_name is not valid: Missing"),
     ("use_tool", {"tool_name": 7}, "^tool_name is not valid: "),
     ("use_tool", WHOLE | {"arguments": [1]}, "^arguments: expected a JSON object"),
     ("use_tool", WHOLE | {"arguments": "{a:"}, "^arguments: expected a JSON object"),
     ("use_tool", {"tool_name": "box__echo"}, f"{NEAR}box__a__echo or box__b__echo"),
     ("use_tool", {"tool_name": "mine__echo"}, f"{NEAR}mine__mine__echo"),
-    ("use_tool", {"tool_name": "box__b__ecoh"}, "'ecoh', nearest: 'box__b__echo'"),
+    ("use_tool", {"tool_name": "box__b__ecoh"}, "'ecoh', nearest: .'box__b__echo'"),
     ("use_tool", {"tool_name": "no__b__x"}, f"in toolbox 'no': {NOT_FOUND}"),
     ("use_tool", BOX | {"tool_name": "mine__mine__echo"}, "of toolbox 'box' matches"),
 ]
@@ -1032,30 +965,26 @@ async def test_a_bad_call_is_an_error_that_helps() -> None:
         for name, arguments, told in BAD_CALLS:
             result = await client.call_tool(name, arguments)
             assert result.is_error and re.search(told, text(result)), arguments
-        for name in ("box__b__echo", "echo", "OPEN_TOOLBOX"):
-            with pytest.raises(MCPError, match=f"^Tool '{name}' not found: ") as caught:
-                await client.call_tool(name, {})
-            assert caught.value.code == -32602 and "use_tool" in str(caught.value)
-
-
-MISPLACED: list[dict[str, Any]] = [{"args": {"path": "/x"}}, {"path": "/x"}]
-MISPLACED.append({"params": '{"path": "/x"}'})
+        with pytest.raises(MCPError, match="^Tool 'x' not found: .*use_tool") as caught:
+            await client.call_tool("x", {})
+        assert caught.value.code == -32602
 
 
 async def test_nothing_is_executed_without_its_arguments(notes: Path) -> None:
     """An empty call may delete everything. Other keys that clients add mean nothing."""
     schema = {"type": "object", "properties": {"path": {}}}
-    tools = [tool("delete", inputSchema=schema), tool("echo")]
+    nested: Any = {"args": {"path": "/x"}}
     added = {"wait_for_previous": True, "task_progress": "- [ ] x", "context": {}}
     given = {"tool_name": "box__a__delete"} | added
+    tools = [tool("delete", inputSchema=schema), tool("echo")]
     async with connected(a=local(notes=notes, tools=tools)) as client:
-        for misplaced in MISPLACED:
+        for misplaced in (nested, {"path": "/x"}, {"params": '{"path": "/x"}'}):
             result = await client.call_tool("use_tool", given | misplaced)
             told = "put what stands in {} into `arguments`, not beside it"
             assert text(result).endswith(told.format(*misplaced))
         assert "delete" not in notes.read_text()
         for arguments in ({"path": "/y"}, '{"path": "/y"}'):  # as models nest it
-            whole = given | MISPLACED[0] | {"arguments": arguments}
+            whole = given | nested | {"arguments": arguments}
             assert text(await client.call_tool("use_tool", whole)) == '{"path": "/y"}'
         given["tool_name"] = "box__a__echo"
         assert text(await client.call_tool("use_tool", given)) == "{}"
@@ -1064,30 +993,28 @@ async def test_nothing_is_executed_without_its_arguments(notes: Path) -> None:
 
 # === Connections ======================================================================
 
+HAS_SECRET = {"env": {"KEY": "sesame-open"}}
+
 
 async def become(client: Client, *tools: dict[str, Any], **more: Any) -> None:
     assert await answer_of(client, "a", "become", {"tools": tools, **more}) is None
 
 
 async def changed(client: Client) -> list[dict[str, Any]]:
-    tools = []
-    for shown in (await open_box(client))["tools"]:
-        name = shown["name"].removeprefix("box__a__")
-        if name not in TOOLS:
-            tools.append(tool(name, inputSchema=shown["inputSchema"]))
-    return tools
+    """The tools that the server `a` has got."""
+    its = (await open_box(client))["tools"][len(TOOLS) :]
+    return [tool(own["original_name"], inputSchema=own["inputSchema"]) for own in its]
 
 
 @ERAS
 async def test_a_change_is_there_for_the_next_call(eras: str, log: Logs) -> None:
     ear = Ear()
     a = local(eras=eras, about=ANNOUNCING)
+    later = [tool("a", inputSchema={"type": "object", "title": "A"})]
+    later += [tool("x"), tool("y"), tool("z")]
     async with connected(a=a, callbacks=ear.callbacks) as client:
-        await open_box(client)
         await become(client, tool("a"), tool("b"), tool("c"))
         assert not (await use(client, "a", "c")).is_error
-        edited = tool("a", inputSchema={"type": "object", "title": "A"})
-        later = [edited, tool("x"), tool("y"), tool("z")]
         await become(client, *later)
         assert await changed(client) == later
     received = "Received tools/list_changed notification from server: box/a"
@@ -1096,17 +1023,11 @@ async def test_a_change_is_there_for_the_next_call(eras: str, log: Logs) -> None
     assert ear.heard == []
 
 
-GATE = """
-self.note("lists")
-while not os.path.exists(PATH): time.sleep(0.01)
-self.tools_list(request)
-"""
-
-
 async def test_one_refresh_serves_all_who_wait_for_it(notes: Path) -> None:
     """And nothing is listed again for a tool that is known, or without a change."""
     gate = notes.with_name("gate")
-    on = {"tools_list": GATE.replace("PATH", repr(str(gate)))}
+    hold = f"self.note('lists')\nwhile not os.path.exists({str(gate)!r}):"
+    on = {"tools_list": f"{hold} time.sleep(0.01)\nself.tools_list(request)"}
     async with connected(a=local(notes=notes, about=ANNOUNCING)) as client:
         await become(client, tool("x"), on=on, times=1000)
         assert await answer_of(client, "a", "echo") == {}
@@ -1123,15 +1044,11 @@ async def test_one_refresh_serves_all_who_wait_for_it(notes: Path) -> None:
 
 
 async def test_a_change_during_a_refresh_is_not_lost() -> None:
+    during = "send(CHANGED)\nself.tools_list(request)\nself.more_tools = [tool('y')]"
     async with connected(a=local(about=ANNOUNCING)) as client:
-        await become(client, tool("x"), meanwhile=[[tool("y")], [tool("z")]])
+        await become(client, tool("x"), on={"tools_list": during})
         assert await changed(client) == [tool("x")]
         assert await changed(client) == [tool("y")]
-        assert await changed(client) == [tool("z")]
-
-
-REFUSED = "refuse(request, 7)"
-NO_LIST = "answer(request, {'tools': 1})"
 
 
 async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) -> None:
@@ -1140,7 +1057,7 @@ async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) 
     async with connected(a=a) as client:
         await become(client, tool("filtered out"), tool("old"))
         assert await changed(client) == [tool("old")]
-        for code in (REFUSED, NO_LIST, "pass"):
+        for code in ("refuse(request, 7)", "answer(request, {'tools': 1})", "pass"):
             # Nothing is answered to the last.
             monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0.1 if code == "pass" else 5)
             await become(client, tool("new"), on={"tools_list": code})
@@ -1154,43 +1071,52 @@ async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) 
     assert f"{warning} capability: box/a" in log.messages
 
 
-async def test_an_error_is_told_or_passes_to_the_client_it_addresses() -> None:
+NOT_VALID = ".*not valid.*may have taken effect, and was not repeated$"
+WRONG_ANSWERS = [  # and what is told
+    ('"error": {"code": -32602, "message": "Go, sesame-open"}', r"-32602.*Go, \*\*\*"),
+    ('"error": {"code": -32000, "message": "Go, sesame-open"}', r"-32000.*Go, \*\*\*"),
+    ('"error": {"message": "x"}', NOT_VALID),
+    ('"method": null, "result": null', NOT_VALID),
+    ('"result": {"content": [{"type": "audio", "data": ""}]}', f"content{NOT_VALID}"),
+    ('"result": {"resultType": "complete", "content": 7}', f"content{NOT_VALID}"),
+]
+
+
+@ERAS
+async def test_a_wrong_answer_is_an_error_of_its_call_alone(eras: str) -> None:
+    async with connected(a=local(eras=eras) | HAS_SECRET) as client:
+        for wrong, told in WRONG_ANSWERS:
+            line = f'{{{wrong}, "id": ID, "jsonrpc": "2.0"}}'
+            assert re.search(told, await error_of(client, "a", "write", {"line": line}))
+        seen = await answer_of(client, "a", "seen")
+    assert seen["calls"] == len(WRONG_ANSWERS) + 1
+
+
+async def test_an_error_that_addresses_the_client_passes_to_it() -> None:
     """Without secrets, but for its data, which are the server's own affair."""
-    error = {"message": "Go, sesame-open", "data": ["sesame-open"]}
-    async with connected(a=local() | {"env": {"KEY": "sesame-open"}}) as client:
-        for code in (-32602, -32000, -32042, -32021):
-            whole = json.dumps(error | {"code": code})
-            given = {"line": f'{{"error": {whole}, "id": ID, "jsonrpc": "2.0"}}'}
-            if code in (-32042, -32021):
-                with pytest.raises(MCPError) as caught:
-                    await use(client, "a", "write", given)
-                told = dumped(caught.value.error)
-                assert told == error | {"code": code, "message": "Go, ***"}
-            else:
-                told = await error_of(client, "a", "write", given)
-                assert f"{code}" in told and "Go, ***" in told
-        assert (await answer_of(client, "a", "seen"))["calls"] == 5  # none was repeated
+    error: Any = {"message": "Go, sesame-open", "data": ["sesame-open"]}
+    async with connected(a=local() | HAS_SECRET) as client:
+        for error["code"] in (-32042, -32021):
+            whole = json.dumps({"error": error, "jsonrpc": "2.0"}).strip("{}")
+            with pytest.raises(MCPError) as caught:
+                await use(client, "a", "write", {"line": f'{{"id": ID, {whole}}}'})
+            assert dumped(caught.value.error) == error | {"message": "Go, ***"}
 
 
-FORM: dict[str, Any] = {"mode": "form", "message": "Who?"}
-FORM["requestedSchema"] = {"type": "object", "properties": {}}
+SCHEMA = {"type": "object", "properties": {}}
+FORM = {"mode": "form", "message": "Who?", "requestedSchema": SCHEMA}
 SIGN_IN = {"mode": "url", "message": "Go", "url": "https://a.b?c", "elicitationId": "e"}
-COMPLETE: dict[str, Any] = {"method": "notifications/elicitation/complete"}
-COMPLETE["params"] = {"elicitationId": "e"}
 ELICIT = {"method": "elicitation/create", "params": FORM}
-ASKING = {"resultType": "input_required", "inputRequests": {"who": ELICIT}}
 ACCEPTED = {"action": "accept", "content": {"name": "Ada"}}
 PARIS = {"type": "text", "text": "Paris"}
-SAMPLING: dict[str, Any] = {"messages": [{"role": "user", "content": PARIS}]}
-SAMPLING |= {"maxTokens": 9, "tools": [tool("t")], "metadata": {}}
+SAMPLING: Any = {"messages": [{"role": "user", "content": PARIS}], "maxTokens": 9}
 SAMPLED = {"role": "assistant", "model": "m", "content": PARIS, "stopReason": "end"}
 ROOTS = {"roots": [{"uri": "file:///a", "name": "A"}, {"uri": "file:///b"}]}
-ASLEEP = {"code": -7, "message": "Asleep", "data": {"why": 1}}
 QUESTIONS: list[tuple[str, dict[str, Any], Any]] = [  # and the client's answers
     ("elicitation/create", FORM, ACCEPTED),
-    ("elicitation/create", FORM, ASLEEP),
+    ("elicitation/create", FORM, {"code": -7, "message": "Asleep", "data": {"why": 1}}),
     ("elicitation/create", SIGN_IN, {"action": "decline"}),
-    ("sampling/createMessage", SAMPLING, SAMPLED),
+    ("sampling/createMessage", SAMPLING | {"tools": [tool("t")]}, SAMPLED),
     ("roots/list", {}, ROOTS),
 ]
 
@@ -1201,25 +1127,22 @@ class Ear:
     def __init__(self, able: str = "") -> None:
         self.heard: list[Any] = []
         self.answer: Any = ACCEPTED
-        tools = types.SamplingCapability(tools=types.SamplingToolsCapability())
+        with_tools = types.SamplingCapability(tools=types.SamplingToolsCapability())
         every = {
-            "elicitation_callback": self._asked(types.ElicitResult),
-            "sampling_callback": self._asked(types.CreateMessageResultWithTools),
-            "list_roots_callback": self._asked(types.ListRootsResult),
-            "sampling_capabilities": tools,
+            "elicitation_callback": partial(self.ask, types.ElicitResult),
+            "sampling_callback": partial(self.ask, types.CreateMessageResultWithTools),
+            "list_roots_callback": partial(self.ask, types.ListRootsResult),
+            "sampling_capabilities": with_tools,
         }
-        self.callbacks: dict[str, Any] = {"message_handler": self._listen}
+        self.callbacks: dict[str, Any] = {"message_handler": self.listen}
         self.callbacks |= {name: each for name, each in every.items() if able in name}
 
-    def _asked(self, model: Any) -> Any:
-        async def answer(_: object, params: Any = None) -> Any:
-            self.heard.append(dumped(params) if params else {})  # of roots
-            kind = types.ErrorData if "code" in self.answer else model
-            return kind.model_validate(self.answer)
+    async def ask(self, model: Any, _: object, params: Any = None) -> Any:
+        self.heard.append(dumped(params) if params else {})  # of roots
+        kind = types.ErrorData if "code" in self.answer else model
+        return kind.model_validate(self.answer)
 
-        return answer
-
-    async def _listen(self, message: Any) -> None:
+    async def listen(self, message: Any) -> None:
         self.heard.append(dumped(message))
 
 
@@ -1236,7 +1159,8 @@ async def test_a_question_reaches_the_client_and_is_answered(notes: Path) -> Non
             assert await answer_of(client, "a", "ask", given) == ear.answer
             assert ear.heard == [params]
         ear.heard.clear()
-        await use(client, "a", "say", {"messages": [COMPLETE]})
+        complete = {"method": "notifications/elicitation/complete", "params": SIGN_IN}
+        await use(client, "a", "say", {"messages": [complete]})
         assert ear.heard[0]["params"]["elicitationId"] == "e"
         await client.session.send_notification(types.RootsListChangedNotification())
         await until(lambda: notes.read_text().count("roots changed") == 2)
@@ -1263,18 +1187,17 @@ async def test_a_server_is_offered_what_the_client_declared() -> None:
                 newer_seen = await answer_of(client, "b", "seen")
                 assert newer_seen["_meta"][CLIENT_INFO] == dumped(editor)
             assert "code" in await answer_of(client, "a", "ask", ELICIT)
-            told = await error_of(client, "b", "result", ASKING)
+            asking = {"resultType": "input_required", "inputRequests": {"who": ELICIT}}
+            told = await error_of(client, "b", "result", asking)
         assert "input" in told and "not valid" not in told and ear.heard == []
 
 
 async def test_an_older_client_gets_logs_from_the_level_it_sets(log: Logs) -> None:
-    """With the server's secrets, which are its own affair."""
     ear = Ear()
     levels = get_args(types.LoggingLevel)
     told = [{"level": level, "data": [level, "sesame-open"]} for level in levels]
     logs = [{"method": "notifications/message", "params": each} for each in told]
-    a = local() | {"env": {"KEY": "sesame-open"}}
-    async with connected(callbacks=ear.callbacks, a=a) as client:
+    async with connected(callbacks=ear.callbacks, a=local() | HAS_SECRET) as client:
         await use(client, "a", "say", {"messages": logs})
         assert ear.heard == logs
         level = types.SetLevelRequestParams(level=levels[3])
@@ -1318,6 +1241,10 @@ RESULTS: list[dict[str, Any]] = [
     {"structuredContent": {"n": "x"}},  # TypeScript clients take this and the next
     {},
 ]
+# Neither these, nor bytes that are no UTF-8, keep the answer behind them away.
+NO_ANSWERS = '\xff\xfe\n\n \r\nlistening\n[]\n7\n{}\n{"id": 1, "method": 7}\n'
+NO_ANSWERS += '{"level": 40, "id": ID, "error": "cache miss"}\n'
+NO_ANSWERS += '{"jsonrpc": "2.0", "id": 987654321, "result": {}}\n'
 
 
 @MODES
@@ -1325,19 +1252,16 @@ RESULTS: list[dict[str, Any]] = [
 async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> None:
     strict = {"type": "object", "required": ["x"]}
     tools = [tool("result", outputSchema=strict), tool("write")]
-    a = local(eras=eras, tools=tools) | {"env": {"KEY": "sesame-open"}}
-    async with connected(mode, a=a) as client:
+    async with connected(mode, a=local(eras=eras, tools=tools) | HAS_SECRET) as client:
         for result in RESULTS:
             model = await use(client, "a", "result", result)
             came = model.model_dump(mode="json", by_alias=True, exclude_unset=True)
             assert came.pop("resultType", "complete") == "complete"
             came.setdefault("_meta", {}).pop(f"{RESERVED}serverInfo", None)
             assert came == {"content": [], "_meta": {}} | result
-        half = json.dumps(text_result("\ud83d.TAB", resultType="complete"))  # an emoji
-        odd = half.replace("TAB", "\t\xe9")
-        line = f'{{"result": {odd}, "id": ID, "jsonrpc": "2.0"}}'
-        told = text(await use(client, "a", "write", {"line": line}))
-        assert told == "\ufffd.\t\ufffd"
+        half = json.dumps(text_result("\ud83d.", resultType="complete"))  # an emoji
+        line = NO_ANSWERS + f'{{"result": {half}, "id": ID, "jsonrpc": "2.0"}}'
+        assert text(await use(client, "a", "write", {"line": line})) == "\ufffd."
 
 
 async def test_cancelled_calls_are_cancelled_downstream(notes: Path) -> None:
@@ -1348,33 +1272,29 @@ async def test_cancelled_calls_are_cancelled_downstream(notes: Path) -> None:
             await until(lambda: notes.read_text().count("waiting") == 20)
             calls.cancel_scope.cancel()
         await until(lambda: notes.read_text().count("cancelled") == 20)
-        assert [await pid_of(client, "a")] == noted_pids(notes)
+        assert await answer_of(client, "a", "echo") == {}
+        assert len(noted_pids(notes)) == 1
     for number in re.findall("waiting-(.*)", notes.read_text()):
         assert f"cancelled-{number}\n" in notes.read_text()
 
 
-async def test_progress_comes_in_order_to_its_caller() -> None:
+async def test_progress_comes_in_order_before_the_result() -> None:
     told = [{"progress": number, "message": f"{number}"} for number in range(1, 101)]
     messages = [{"method": "notifications/progress", "params": each} for each in told]
+    came = []
 
-    async def call() -> None:
-        came = []
+    async def on_progress(*progress: Any) -> None:
+        came.append({"progress": progress[0], "message": progress[2]})
 
-        async def on_progress(*progress: Any) -> None:
-            came.append({"progress": progress[0], "message": progress[2]})
-
+    async with connected(a=local()) as client:
         given = {"messages": messages}
         await use(client, "a", "say", given, progress_callback=on_progress)
         assert came == told
-
-    async with connected(a=local()) as client:
-        await asyncio.gather(call(), call())
 
 
 # === Processes ========================================================================
 
 
-@pytest.mark.usefixtures("endings")  # so that these run meanwhile
 async def test_a_death_costs_only_the_calls_in_flight(notes: Path, log: Logs) -> None:
     start = "os.write(2, b'\\x1b[31mfirst\\x07 words\\r\\n'); self.start(0)"
     a = local(notes=notes, on={"start": start})
@@ -1382,11 +1302,11 @@ async def test_a_death_costs_only_the_calls_in_flight(notes: Path, log: Logs) ->
         first = await open_box(client)
         calls = [asyncio.ensure_future(error_of(client, "a", "wait")) for _ in "12"]
         await until(lambda: notes.read_text().count("waiting") == 2)
-        for count in (1, 20):
+        for _ in "12":
             os.kill(noted_pids(notes)[-1], 9)  # SIGKILL; on Windows, its exit status
             await until(lambda: not is_alive(noted_pids(notes)[-1]))
-            uses = [pid_of(client, "a") for _ in range(count)]
-            assert set(await asyncio.gather(*uses)) == {noted_pids(notes)[-1]}
+            uses = [answer_of(client, "a", "echo") for _ in range(20)]
+            assert await asyncio.gather(*uses) == [{}] * 20
         for told in await asyncio.gather(*calls):
             assert re.search(f"status {KILLED}.*first  words.*not repeated$", told)
         assert await open_box(client) == first
@@ -1427,10 +1347,7 @@ SHOW = local(on={"tools_call": SHOWING})
 
 
 async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) -> None:
-    """In the rest of an entry, it is what the entry sets; null takes it away.
-
-    And a secret one that an entry names reaches only servers whose entries name it.
-    """
+    """And a secret one that an entry names, only those whose entries name it."""
     for name in ("WORD", "GONE", "TOKEN", "OTHER_TOKEN"):
         monkeypatch.setenv(f"WB_{name}", "ours")
     words = ["${WB_WORD} ${WB_PORT:-} ${WB_ON:-}", "~/x", "${WB_TOKEN}"]
@@ -1448,42 +1365,6 @@ async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) 
     assert set(seen[1]) == {"GONE", "X", "WORD", "OTHER_TOKEN"}
 
 
-GARBAGE = r"""
-os.write(1, b'\xff\xfe\n\n \r\nlistening\n[]\n7\n{}\n{"id": 1, "method": 7}\n')
-print('{"level": 40, "id": %d, "error": "cache miss"}' % request["id"], flush=True)
-send({"id": "unknown", "error": {"code": 1, "message": "unasked"}})
-send({"id": 987654321, "result": {}})
-self.echo(request, {})
-"""
-ENDLESS = "self.note('hangs')\nwhile True: os.write({}, b'without end\\n' * 1000)"
-NO_LINE_FEED = "for _ in range(9): os.write(2, b'\\r50 %' * 200_000)\n"
-NO_LINE_FEED += "self.echo(request, {})"
-
-
-async def test_a_fault_costs_only_its_server(
-    notes: Path, monkeypatch: Monkey, log: Logs
-) -> None:
-    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
-    monkeypatch.setattr(workbench, "LINE_LIMIT", 1 << 20)
-    servers = {
-        "good": local(),
-        "garbage": local(on={"tools_call": GARBAGE}),
-        "one line": local(on={"tools_call": NO_LINE_FEED}),
-        "silent": local(notes=notes, on={"start": "self.hang()"}),
-        "stdout": local(notes=notes, on={"start": ENDLESS.format(1)}),
-        "stderr": local(notes=notes, on={"start": ENDLESS.format(2)}),
-    }
-    async with connected(**servers) as client, anyio.create_task_group() as calls:
-        for server in ("silent", "stdout", "stderr"):
-            calls.start_soon(use, client, server, "echo")
-        await until(lambda: notes.read_text().count("hangs") == 3)
-        for server in ("garbage", "one line", *["good"] * 10):
-            assert await answer_of(client, server, "echo") == {}
-        calls.cancel_scope.cancel()
-    assert "[box/garbage] listening" in log.messages
-    await until(lambda: not any(map(is_alive, noted_pids(notes))))
-
-
 # === Messages =========================================================================
 
 
@@ -1498,26 +1379,14 @@ async def test_a_message_has_at_most_32_mib(monkeypatch: Monkey) -> None:
         assert await answer_of(client, "a", "echo", {"x": 1}) == {"x": 1}
 
 
-@ERAS
-async def test_a_spoilt_answer_is_an_error_of_the_call(eras: str) -> None:
-    spoilt_answers = [
-        '"method": null, "result": null, ',
-        '"result": {"content": [{"type": "audio", "data": ""}]}, ',
-        '"result": {"resultType": "complete", "content": 7}, ',
-        '"error": {"message": "x"}, ',
-    ]
-    async with connected(a=local(eras=eras)) as client:
-        for spoilt in spoilt_answers:
-            line = f'{{{spoilt}"id": ID, "jsonrpc": "2.0"}}'
-            told = await error_of(client, "a", "write", {"line": line})
-            assert "not valid" in told, spoilt
-            assert "content" in told or "content" not in spoilt
-            assert told.endswith("may have taken effect, and was not repeated")
-        seen = await answer_of(client, "a", "seen")
-    assert seen["calls"] == len(spoilt_answers) + 1
-
-
 # === Secrets ==========================================================================
+
+
+def mask(text: str, entry: dict[str, Any]) -> str:
+    """The text as a workbench with this entry logs it."""
+    kind = {} if "url" in entry else {"command": "x"}
+    return parse(configuration(s=kind | entry)).secrets.mask(text)
+
 
 TELLING_NAMES = """
 GITHUB_TOKEN accessToken client_secret PGPASSWORD DB_PASSWD passphrase OPENAI_API_KEY
@@ -1527,22 +1396,12 @@ SENTRY_DSN JWT credentials
 OTHER_NAMES = "PATH MONKEY KEYBOARD tokenizer AUTHOR COMPASS PASSENGERS DATABASE_HOST"
 
 
-def secrets_of(**servers: Any) -> workbench.Secrets:
-    secrets = workbench.Secrets()
-    workbench.parse_config(configuration(**servers), secrets=secrets)
-    return secrets
-
-
-def test_a_value_is_secret_if_its_name_says_so() -> None:
-    for name in [*TELLING_NAMES.split(), *OTHER_NAMES.split()]:
-        is_secret = name in TELLING_NAMES.split()
-        for entry in (
-            {"env": {name: "the value"}},
-            {"args": [f"--{name}", "the value"]},
-            {"args": ["-e", f"{name}=the value"]},
-        ):
-            masked = secrets_of(s={"command": "x", **entry}).mask("the value")
-            assert (masked == "***") == is_secret, (name, entry)
+@pytest.mark.parametrize("name", f"{TELLING_NAMES} {OTHER_NAMES}".split())
+def test_a_value_is_secret_if_its_name_says_so(name: str) -> None:
+    told = "***" if name in TELLING_NAMES.split() else "the value"
+    args = [f"--{name}", "the value"], ["-e", f"{name}=the value"]
+    for entry in ({"env": {name: "the value"}}, {"args": args[0]}, {"args": args[1]}):
+        assert mask("the value", entry) == told
 
 
 SECRETS: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
@@ -1562,29 +1421,19 @@ SECRETS: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing els
 
 
 @pytest.mark.parametrize("entry, texts", SECRETS)
-def test_secrets_are_masked(
-    entry: dict[str, Any], texts: str, monkeypatch: Monkey
-) -> None:
+def test_secrets_are_masked(entry: Any, texts: str, monkeypatch: Monkey) -> None:
     monkeypatch.setenv("WB_MINE", "my-own-value")
     monkeypatch.setenv("WB_SECRET", "sesame-open")
-    kind = {} if "url" in entry else {"command": "x"}
-    masked = secrets_of(s=kind | entry).mask(f"{texts} {texts}")
-    assert set(masked.split()) == {"***"}
+    assert set(mask(f"{texts} {texts}", entry).split()) == {"***"}
 
 
 def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.setenv("SHORT_KEY", "1234567")
     monkeypatch.setenv("KEY_FILE", str(tmp_path))
-    args = [
-        "--verbose=very-much",
-        "https://example.org/@owner/name",
-        "--key",
-        "1234567",
-    ]
+    args = ["--verbose=very-much", "https://h.org/@owner/name", "--key", "1234567"]
     env = {"NODE_ENV": "production", "A_KEY": "${KEY_FILE}", "BLANK_KEY": " " * 8}
-    told = f"1234567 {tmp_path} {' ' * 8} very-much example.org/@owner production"
-    secrets = secrets_of(s={"command": "x", "args": args, "env": env})
-    assert secrets.mask(told) == told
+    told = f"1234567 {tmp_path} {' ' * 8} very-much h.org/@owner production"
+    assert mask(told, {"args": args, "env": env}) == told
 
 
 SAID = "tok-0123456 key-0123456"
@@ -1611,9 +1460,7 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
         assert secret not in "\n".join(told)
 
 
-def test_only_secret_variables_that_an_entry_names_are_withheld(
-    tmp_path: Path, monkeypatch: Monkey
-) -> None:
+def test_named_secrets_are_withheld(tmp_path: Path, monkeypatch: Monkey) -> None:
     withheld = ["WB_TOKEN", "WB_MINE", "WB_OFF_KEY", "WB_OF_HEADER"]
     passed_on = ["WB_USER", "WB_TZ", "WB_HOME", "WB_NOTE_KEY", "WB_WAS_KEY", "WB_KEY"]
     for name in [*withheld, *passed_on]:
@@ -1627,7 +1474,7 @@ def test_only_secret_variables_that_an_entry_names_are_withheld(
         remote={"url": "https://h", "headers": headers},
         _was={"command": "${WB_WAS_KEY}"},
     )
-    config = workbench.parse_config(data | {"history": "${WB_KEY}"})
+    config = parse(data | {"history": "${WB_KEY}"})
     assert config.withheld == set(withheld)
 
 
@@ -1648,8 +1495,15 @@ ASKED = request_bytes("initialize", HANDSHAKE).decode() + "\n"
 WHY = r'.*"id":7,.*-32602,"message":"(/|.:).*bad.json:\\ntoolboxes.box.mcpServers: .*\n'
 COMMANDS.append(("bad.json", 1, WHY, REASON, {"input": ASKED, "stdin": None}))
 COMMANDS.append(("bad.json", 1, "", REASON, {}))
+# The start tells what is served, what is withheld, what is wrong, and what is awaited.
+FILES["no.json"] = configuration(no={"command": "${NO}", "args": ["${WB_TOKEN}"]})
+TOLD = r"(?s)INFO Serving box: /.*no.json\n.*WARNING .*no.command: \${NO} is not set: "
+TOLD += r".*INFO Withheld .*: WB_TOKEN\n.*INFO .*Ctrl-C ends.*--check.*--help"
 if not WINDOWS:
     OURS, TERMINAL = os.openpty()
+    os.write(OURS, b"\4")  # the end of stdin, for the one that reads it
+    AWAITING = {"stdin": TERMINAL, "env": ASCII | {"WB_TOKEN": "x"}}
+    COMMANDS.append(("no.json", 0, "", TOLD, AWAITING))
     COMMANDS.append(("bad.json", 1, "", f"^/.*{REASON}", {"stdin": TERMINAL}))
 
 
@@ -1662,17 +1516,8 @@ def test_a_command_line_is_obeyed_or_refused(case: Any, ended: Ended) -> None:
     assert "Traceback" not in process.stderr and process.returncode == status
 
 
-OPTIONS |= {
-    "--version": "^mcp-workbench 0.10.0\n$",
-    "--help": r"python workbench.py \[CONFIG\] +serve the workbench over stdio",
-    "--chek": "unrecognized arguments: --chek\n$",
-}
-
-
 @pytest.mark.parametrize("options", OPTIONS)
-def test_options_are_obeyed_or_refused(
-    options: str, monkeypatch: Monkey, capsys: Capture
-) -> None:
+def test_options_are_read(options: str, monkeypatch: Monkey, capsys: Capture) -> None:
     monkeypatch.setattr(sys, "argv", ["workbench.py", *options.split()])
     with pytest.raises(SystemExit):
         workbench.parse_arguments()
@@ -1681,37 +1526,15 @@ def test_options_are_obeyed_or_refused(
     assert len(printed.splitlines()) <= 23  # so the help fits a screen
 
 
-SHADOWS = ["mcp/__init__", "logging/__init__", "types", "calendar", "secrets"]
-
-
 def test_it_starts_beside_files_of_any_name(tmp_path: Path) -> None:
     """As a copy in a project, whose folder comes first in `sys.path`."""
     shutil.copy(workbench.__file__, tmp_path)
-    for name in SHADOWS:
+    for name in ("mcp/__init__", "logging/__init__", "types", "calendar", "secrets"):
         path = tmp_path / f"{name}.py"
         path.parent.mkdir(exist_ok=True)
         path.write_text("raise ImportError('a file of the project')")
     line = [*PYTHON, "workbench.py", "--version"]
     subprocess.run(line, cwd=tmp_path, check=True, stdout=PIPE)
-
-
-@POSIX
-def test_a_person_at_a_terminal_is_told_what_it_waits_for(tmp_path: Path) -> None:
-    """And what is served, which variables are withheld, and what is wrong."""
-    told = (tmp_path / "stderr").read_text
-    streams = {"stdin": TERMINAL, "env": ENVIRONMENT | {"WB_TOKEN": "x"}}
-    bad = {"command": "${NO}", "env": {"A": "${WB_TOKEN}"}}
-    with Wire(tmp_path, io=streams, bad=bad) as wire:
-        anyio.run(until, lambda: "--help" in told(), 20)
-        for said in (
-            "INFO Serving box: /.*json\n",
-            "INFO Withheld .*: WB_TOKEN\n",
-            r"WARNING .*bad.command: \${NO} is not set: set it in .*, or write",
-            "INFO .*Ctrl-C",
-        ):
-            assert re.search(said, told())
-        wire.end("SIGTERM")
-        assert wire.process.wait(5) in (0, -signal.SIGTERM)  # it may not serve yet
 
 
 STUBBORN = """
@@ -1764,54 +1587,38 @@ def check_ending(folder: Path, endings: str, calls: list[str], **more: Any) -> N
         assert WARNED in told() or was_killed
 
 
-@pytest.fixture(scope="session")
-def endings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """What mostly waits, beside the tests."""
-    folder = tmp_path_factory.mktemp("endings")
+def test_it_ends_and_leaves_nothing(tmp_path: Path) -> None:
+    """In each way; side by side, because they mostly wait."""
+    folders = [tmp_path / how for how in ENDINGS]
     with ThreadPoolExecutor() as pool:
-        yield {
-            how: pool.submit(check_ending, folder / how, how, calls)
-            for how, calls in ENDINGS.items()
-        }
-
-
-@pytest.mark.parametrize("how", ENDINGS)
-def test_it_ends_and_leaves_nothing(how: str, endings: dict[str, Any]) -> None:
-    endings[how].result()
+        list(pool.map(check_ending, folders, ENDINGS, ENDINGS.values()))
 
 
 @POSIX  # on Windows, the end of the process ends its servers
-async def test_a_busy_event_loop_is_ended_by_force(
-    notes: Path, monkeypatch: Monkey
-) -> None:
-    statuses: list[int] = []
-    monkeypatch.setattr(workbench, "_countdown", threading.Lock())
+async def test_a_busy_loop_is_ended_by_force(notes: Path, monkeypatch: Monkey) -> None:
+    statuses: Queue[int] = Queue()
     monkeypatch.setattr(workbench, "EXIT_TIMEOUT", 0.1)
-    monkeypatch.setattr(os, "_exit", statuses.append)
+    monkeypatch.setattr(os, "_exit", statuses.put)
     async with connected(s=local(notes=notes)) as client:
         await open_box(client)
-        workbench.start_countdown(7)
-        end = time.monotonic() + PATIENCE
-        while not statuses and time.monotonic() < end:
-            pass
+        _thread.start_new_thread(workbench._end_by_force, (7,))
+        assert statuses.get(timeout=PATIENCE) == 7  # in which the event loop is busy
         [pid] = noted_pids(notes)
         await until(lambda: not is_alive(pid))
-    assert statuses == [7]
 
 
 # === Room: Remote servers =============================================================
 
 
-def response(status: int, body: Any = "", **headers: str) -> bytes:
+def response(status: int, body: Any = "", **headers: Any) -> bytes:
     if isinstance(body, dict):
         body = json.dumps(dict(body, jsonrpc="2.0"))
-    data: bytes = body.encode() if isinstance(body, str) else body
     sent = {"content_type": "application/json", "connection": "close"} | headers
-    sent["content_length"] = str(len(data))
+    sent["content_length"] = len(body.encode())
     head = f"HTTP/1.1 {status} Said\r\n"
     for name, value in sent.items():
         head += f"{name.replace('_', '-')}: {value}\r\n"
-    return f"{head}\r\n".encode() + data
+    return f"{head}\r\n{body}".encode()
 
 
 def event(data: Any, kind: str = "message") -> bytes:
@@ -1820,17 +1627,21 @@ def event(data: Any, kind: str = "message") -> bytes:
     return f"event: {kind}\ndata: {data}\n\n".encode()
 
 
+OK = text_result("ok")
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+
+
 class Remote:
     """A server over HTTP, in this process, that answers as told.
 
-    `answers` maps paths, tools and other methods to a result, an HTTP response, the
-    status of a JSON-RPC error, or a coroutine function of the message and the stream
-    that returns one of these. Requests of another era or session are refused.
+    `answers` maps paths, tools and other methods to a result, an error, the status of
+    an error, an HTTP response, a coroutine function of the message and the stream that
+    returns one of these, or a list of these for one request after another. Requests of
+    another era or session are refused.
     """
 
     def __init__(self) -> None:
         self.session = "1"
-        self.forgotten: Any = response(404, "Session not found")
         self.is_newer = False  # whether it speaks 2026-07-28
         self.headers: dict[str, str] = {}  # of the last request
         self.secrets: set[str | None] = set()  # values of the header Authorization
@@ -1846,7 +1657,7 @@ class Remote:
             "tools/list": self.list_tools,
             "GET": response(405),
             "/sse": self.open_stream,
-            "ok": text_result("ok"),
+            "ok": OK,
             "wait": self.wait,
         }
 
@@ -1863,7 +1674,6 @@ class Remote:
         await anyio.sleep_forever()
 
     def refusal(self, path: str, message: dict[str, Any]) -> Any:
-        """The answer to a request of another era or session; else nothing."""
         is_newer = self.headers.get("mcp-protocol-version") == MODERN
         if is_newer != self.is_newer:
             versions = {"supported": [MODERN], "requested": OLDER}
@@ -1871,7 +1681,7 @@ class Remote:
             return response(400, {"id": message.get("id"), "error": error})
         session = self.headers.get("mcp-session-id") or path.partition("/messages/")[2]
         if session not in ("", self.session):
-            return self.forgotten
+            return response(404, "Session not found")
         if session != self.session and message.get("method") != "initialize":
             return response(400, "Missing session ID")
         return None
@@ -1884,20 +1694,20 @@ class Remote:
         name = (message.get("params") or {}).get("name") or message.get("method")
         name = name or message.get("id", method)
         answer = self.refusal(path, message)
-        key = f"{method} {path}"  # which only some tests have
-        if key not in self.answers:
-            key = path
-        if key in self.answers or not answer:
+        if path in self.answers or not answer:
             self.calls.append(name)
-            name = key if key in self.answers else name
-            answer = self.answers.get(name, response(202))
+            answer = self.answers.get(path, self.answers.get(name, response(202)))
+        if isinstance(answer, list):
+            answer = answer.pop(0)
         if callable(answer):
             answer = await answer(message, stream)
         if isinstance(answer, bytes):
             return answer
+        status = 200
         if isinstance(answer, int):
-            error = {"code": -32000, "message": "No such record"}
-            return response(answer, {"id": message.get("id"), "error": error})
+            status, answer = answer, {"code": -32000, "message": "No such record"}
+        if "code" in answer:
+            return response(status, {"id": message.get("id"), "error": answer})
         if self.is_newer:
             answer = {"resultType": "complete", **Downstream.hints, **answer}
         reply = {"id": message["id"], "result": answer}
@@ -1945,7 +1755,7 @@ async def remote(monkeypatch: Monkey) -> AsyncIterator[Remote]:
 
 BAD_ENTRIES += cases_of(r"""
 both {"command": "s3cret", "url": "s3cret"}
-  : expected 'command' or 'url', found command and url
+  : expected one of .'command', 'url'., found .'command', 'url'.
 headers {"url": "s3cret", "headers": {"A": {"s3cret": 1}, "B": "${NO}"}}
   .headers.A: expected a string, found an object
   .headers.B: \${NO} is not set
@@ -1979,15 +1789,12 @@ async def test_headers_go_with_each_request_to_their_host(remote: Remote) -> Non
     assert remote.secrets == {"bearer sesame-open", "basic dxnlcjp3b3jk"}
 
 
-STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 LIMIT = 1 << 20  # of a message; in the program, it is larger
 EXECUTED = "the call may have taken effect, and was not repeated"
 DECLINED: dict[str, tuple[Any, str]] = {  # how a request fails, and what is told
     "401": (response(401, "Who?"), "HTTP 401"),
     "403": (403, "No such record"),
-    "301": (response(301, location="/sse"), "HTTP 301.* write http://.*/sse in `url`"),
     "302": (response(302, location="/x?y=1"), "HTTP 302.* write http://.*/x in `url`"),
-    "429": (response(429), "HTTP 429"),
 }
 BROKEN: dict[str, tuple[Any, str]] = {  # the same, where it may have been executed
     "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
@@ -2001,9 +1808,12 @@ BROKEN: dict[str, tuple[Any, str]] = {  # the same, where it may have been execu
     "cut": (response(200, "{}")[:-1], "closed"),
 }
 FAILED = DECLINED | BROKEN
+INVALID = ["http://me:sesame/word@h/", "me:sesame@h/?k=sesame"]
 
 
-async def test_a_remote_failure_says_why(remote: Remote, monkeypatch: Monkey) -> None:
+async def test_a_remote_failure_says_why(
+    remote: Remote, monkeypatch: Monkey, log: Logs
+) -> None:
     """It costs one call, and tells the host alone, and what may have been executed."""
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", PATIENCE)
     monkeypatch.setattr(workbench, "LINE_LIMIT", LIMIT)
@@ -2015,13 +1825,14 @@ async def test_a_remote_failure_says_why(remote: Remote, monkeypatch: Monkey) ->
     for fault in ("401", "500", "closed"):
         servers[f"sse {fault}"] = servers[fault] | {"transport": "sse"}
     servers["gone"] = servers["401"] | {"url": "http://127.0.0.1:1/sesame"}
+    servers |= {f"{n} invalid": {"url": url} for n, url in enumerate(INVALID)}
     del servers["resumed"]  # it would wait for its handshake
     async with connected(**servers) as client:
         calling = asyncio.ensure_future(use(client, "works", "wait"))
         await until(lambda: "wait" in remote.calls)
         failed = (await open_box(client))["servers_failed"]
         assert ["works", *failed] == list(servers)
-        assert "path in `url`" in failed["html"] + failed["sse 500"]
+        assert "path in `url`" in failed["html"] and "`url`" in failed["0 invalid"]
         for fault in FAILED:
             failed[f"works {fault}"] = told = await error_of(client, "works", fault)
             assert remote.calls.count(fault) == 1, fault
@@ -2029,24 +1840,13 @@ async def test_a_remote_failure_says_why(remote: Remote, monkeypatch: Monkey) ->
             await use(client, "works", "ok")  # two in a row would end the session
         remote.released.set()
         assert text(await calling) == "released"
+    assert "sesame" not in str(failed) + log.text
     for name, told in failed.items():
         *_, fault = name.split()
         assert re.search(FAILED.get(fault, (b"", ""))[1], told), name
-        assert told.isprintable() and "sesame" not in told, name
         # A JSON-RPC error is the server's own, and speaks for itself.
-        assert "http://127.0.0.1:" in told or fault == "403", name
-
-
-BAD_URLS = ["http://me:sesame/word@h/", "me:sesame@h/?k=sesame", "https://h/ sesame"]
-
-
-async def test_a_url_that_is_not_valid_is_not_shown(log: Logs) -> None:
-    servers = {f"u{n}": {"url": url} for n, url in enumerate(BAD_URLS)}
-    async with connected(**servers, a=local()) as client:
-        failed = (await open_box(client))["servers_failed"]
-    assert failed.keys() == servers.keys()
-    assert "`url`" in failed["u0"]
-    assert "sesame" not in str(failed) + log.text
+        has_host = fault not in ("403", "invalid")
+        assert told.isprintable() and ("http://127.0.0.1:" in told) == has_host, name
 
 
 AUTHORITY = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out certificate"
@@ -2058,47 +1858,33 @@ async def test_a_company_adds_its_authority(
     remote: Remote, tmp_path: Path, monkeypatch: Monkey
 ) -> None:
     await anyio.run_process(AUTHORITY.split(), cwd=tmp_path)
-    files = [str(tmp_path / name) for name in ("certificate", "key")]
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(*files)
+    context.load_cert_chain(tmp_path / "certificate", tmp_path / "key")
     remote.listener.close()
     await remote.listen(ssl=context)
-    a = {"url": f"https://127.0.0.1:{remote.port}/mcp"}
-    for variables, told in (
-        ({}, "self-signed.*SSL_CERT_FILE"),
-        ({"NODE_EXTRA_CA_CERTS": files[0]}, "^ok$"),
-        ({"SSL_CERT_FILE": files[0], "NODE_EXTRA_CA_CERTS": "/none"}, "^ok$"),
-    ):
-        with monkeypatch.context() as patch:
-            for name, value in variables.items():
-                patch.setenv(name, value)
-            async with connected(a=a) as client:
-                assert re.search(told, text(await use(client, "a", "ok")))
+    async with connected(a={"url": f"https://127.0.0.1:{remote.port}/mcp"}) as client:
+        assert "SSL_CERT_FILE" in await error_of(client, "a", "ok")
+        monkeypatch.setenv("NODE_EXTRA_CA_CERTS", str(tmp_path / "certificate"))
+        assert text(await use(client, "a", "ok")) == "ok"
 
 
-async def test_streams_are_heard_while_they_are_open(remote: Remote, log: Logs) -> None:
+async def test_a_question_comes_on_the_stream_of_its_call(remote: Remote) -> None:
+    answers: asyncio.Queue[Any] = asyncio.Queue()
+
     async def ask(request: Any, stream: Any) -> None:
         remote.answers[request["id"]] = take  # ids of requests and of questions are two
         stream.write(STREAM + event({**ELICIT, "id": request["id"]}))
-        result = json_result(await answered)
+        result = json_result(await answers.get())
         stream.write(event({"id": request["id"], "result": result}))
         await anyio.sleep_forever()
 
     async def take(answer: dict[str, Any], _: Any) -> bytes:
-        answered.set_result(answer["result"])
+        answers.put_nowait(answer["result"])
         return response(202)
 
-    async def announce(_: Any, stream: Any) -> None:
-        stream.write(STREAM + event({"method": "notifications/tools/list_changed"}))
-        await anyio.sleep_forever()
-
-    answered = asyncio.get_running_loop().create_future()
-    remote.answers.update(ask=ask, GET=announce)
-    remote.answers["notifications/initialized"] = announce  # nobody waits for its end
+    remote.answers["ask"] = ask
     async with connected(callbacks=Ear().callbacks, a=remote.at()) as client:
         assert await answer_of(client, "a", "ask") == ACCEPTED
-        received = "Received tools/list_changed notification from server: box/a"
-        await until(lambda: received in log.messages)
 
 
 async def test_cancelled_requests_leave_nothing(remote: Remote) -> None:
@@ -2117,25 +1903,23 @@ async def test_cancelled_requests_leave_nothing(remote: Remote) -> None:
         await until(lambda: remote.calls.count("wait") == 61)
         remote.stream.close()
         assert await calling and text(await use(client, "sse", "ok")) == "ok"
-        assert text(await use(client, "mcp", "ok")) == "ok"
 
 
 @pytest.mark.parametrize("status", [400, 404, 405])
 async def test_an_older_server_needs_no_transport(status: int, remote: Remote) -> None:
     """SSE is tried as well, and if that fails too, the first failure is told."""
-    remote.answers["POST /sse"] = response(status)
-    remote.answers["POST /both"] = response(status, "the first words")
-    remote.answers["GET /both"] = response(500, "the second words")
+    remote.answers["/sse"] = [response(status), remote.open_stream]
+    remote.answers["/both"] = [response(status, "first words"), response(500)]
     sse, both = remote.at("/sse")["url"], remote.at("/both")["url"]
     async with connected(a={"url": sse}, b={"url": both}) as client:
         assert text(await use(client, "a", "ok")) == "ok"
         told = await error_of(client, "b", "ok")
-    assert f"HTTP {status}" in told and "the first words" in told
-    assert remote.calls.count("ok") == 1
+    assert f"HTTP {status}" in told and "first words" in told
 
 
 async def test_a_remote_list_is_asked_for_at_each_opening(remote: Remote) -> None:
-    """Its announcements may be lost. At the end, the session is told that it ends."""
+    """Its announcements may be lost. Its end is told, and waits for no answer."""
+    remote.answers["DELETE"] = lambda *_: anyio.sleep(PATIENCE)
     async with connected(a=remote.at()) as client:
         assert "box__a__later" not in str(await open_box(client))
         remote.answers["later"] = text_result("later")
@@ -2144,7 +1928,6 @@ async def test_a_remote_list_is_asked_for_at_each_opening(remote: Remote) -> Non
 
 
 BARE = {"id": None, "error": {"code": -32000, "message": "No valid session ID"}}
-OK = text_result("ok")
 # How calls are answered one after another, and how many of them fail; how many times a
 # session is made.
 SESSIONS: dict[str, tuple[list[Any], int, int]] = {
@@ -2152,15 +1935,12 @@ SESSIONS: dict[str, tuple[list[Any], int, int]] = {
     "400": ([response(400, BARE), OK], 0, 2),
     "404 twice": ([response(404), response(404), OK], 1, 3),
     "410": ([response(410), OK], 1, 2),
-    "own 404": ([404, OK], 1, 1),  # under its id, this is the tool's
-    "own 404 twice": ([404, 404, OK], 2, 2),
+    "own 404": ([404, OK, 404, 404, OK], 3, 2),  # under its id, this is the tool's
     "own 200": ([200, 200, 200, OK], 3, 1),
     "429": ([response(429)] * 3 + [OK], 3, 1),
-    "503": ([response(503), OK, response(503), OK], 2, 1),
-    "503 twice": ([response(503), response(503), OK], 2, 2),
+    "503": ([response(503), OK] * 2 + [response(503)] * 2 + [OK], 4, 2),
     "broken": ([b"", response(200, "<html>"), OK], 2, 2),
     "404 without": ([response(404), OK], 1, 2),  # in no session, it may be the tool's
-    "400 without": ([response(400, BARE), OK], 1, 2),
 }
 
 
@@ -2169,18 +1949,15 @@ async def test_a_session_ends_with_a_refusal(case: str, remote: Remote) -> None:
     """Or with a second failure. No call is sent twice, unless the session was gone."""
     answers, failures, sessions = SESSIONS[case]
     remote.session = "" if "without" in case else "1"
-    left = list(answers)
+    remote.answers["x"] = left = list(answers)
     told: list[Any] = []
-
-    async def answer_next(*_: Any) -> Any:
-        return left.pop(0)
-
-    remote.answers["x"] = answer_next
     async with connected(a=remote.at()) as client:
         waiting = asyncio.ensure_future(use(client, "a", "wait"))
         await until(lambda: "wait" in remote.calls)
         while left:
             told.append(await use(client, "a", "x"))
+        # The first session has a call in flight, and the last one goes on.
+        assert remote.calls.count("DELETE") in (0, sessions - 2)
         remote.released.set()
         assert text(await waiting) == "released"
     assert [each.is_error for each in told].count(True) == failures
@@ -2190,10 +1967,10 @@ async def test_a_session_ends_with_a_refusal(case: str, remote: Remote) -> None:
     assert remote.calls.count("initialize") == sessions
 
 
-NO_METHOD = {"error": {"code": -32601, "message": "Method not found"}}
-# How a later listing is answered, and whether that ends the session.
+NO_METHOD = {"code": -32601, "message": "Method not found"}
+# How later listings are answered, and whether the first of them ends the session.
 LISTINGS: list[tuple[Any, bool]] = [({"tools": []}, False), (response(429), False)]
-LISTINGS += [(200, True), (403, True), (response(404), True)]
+LISTINGS += [(NO_METHOD, False), (200, True), (403, True), (response(404), True)]
 
 
 @pytest.mark.parametrize("case", LISTINGS)
@@ -2201,109 +1978,69 @@ async def test_a_refused_listing_ends_the_session(case: Any, remote: Remote) -> 
     """That it has no tools is no refusal; of a GET or a notification none counts."""
     answer, is_end = case
     remote.answers |= {"GET": response(404), "notifications/initialized": response(404)}
-
-    async def refuse_once(message: dict[str, Any], _: Any) -> Any:
-        remote.answers["tools/list"] = remote.list_tools
-        return answer
-
-    async def have_none(message: dict[str, Any], _: Any) -> Any:
-        return response(200, NO_METHOD | {"id": message["id"]})
-
     async with connected(a=remote.at()) as client:
         await open_box(client)
-        remote.answers["tools/list"] = refuse_once
-        assert (await open_box(client))["servers_connected"] == 1
-        remote.answers["tools/list"] = have_none
-        for _ in range(3):
-            assert (await open_box(client))["tools"] == []
+        remote.answers["tools/list"] = [answer] * (2 - is_end) + [remote.list_tools] * 2
+        for _ in range(2):
+            assert (await open_box(client))["servers_connected"] == 1
     assert remote.calls.count("initialize") == 1 + is_end
 
 
-async def test_a_lost_session_is_replaced(remote: Remote) -> None:
-    """A call on the former one is still answered, before that is told that it ends."""
-    async with connected(a=remote.at()) as client:
-        calling = asyncio.ensure_future(use(client, "a", "wait"))
-        await until(lambda: "wait" in remote.calls)
-        remote.session = "2"
-        calls = [use(client, "a", "ok") for _ in range(30)]
-        assert {text(each) for each in await asyncio.gather(*calls)} == {"ok"}
-        assert "DELETE" not in remote.calls
-        remote.released.set()
-        assert text(await calling) == "released"
-    assert remote.calls.count("wait") == 1 and remote.calls.count("ok") == 30
-    assert remote.calls.count("initialize") == 2
+# Whether a server speaks 2026-07-28, and its session.
+OLD, NEW, STATEFUL = (False, ""), (True, ""), (False, "1")
 
 
-SILENT = response(404, "Session not found")
-# Whether it speaks 2026-07-28, and its session.
-OLD, NEW, STATEFUL, LATER = (False, ""), (True, ""), (False, "1"), (False, "2")
-# What a server was and is, and how it refuses the former session.
-BECOMES: list[Any] = [(OLD, STATEFUL, SILENT), (STATEFUL, OLD, SILENT)]
-BECOMES += [(OLD, NEW, SILENT), (NEW, STATEFUL, SILENT), (STATEFUL, NEW, SILENT)]
-for refusal in (SILENT, 200, 400, response(403), response(500)):
-    BECOMES.append((STATEFUL, LATER, refusal))
-
-
-@pytest.mark.parametrize("case", BECOMES)
+@pytest.mark.parametrize("case", [(OLD, STATEFUL), (OLD, NEW), (STATEFUL, NEW)])
 async def test_what_became_another_fails_twice(case: Any, remote: Remote) -> None:
-    """At most. Where a lost session looks like a tool's error, an opening finds it."""
-    former, later, remote.forgotten = case
-    remote.is_newer, remote.session = former
+    """At most, and nothing that has failed was executed."""
+    told: list[str] = []
     async with connected(a=remote.at()) as client:
-        assert text(await use(client, "a", "ok")) == "ok"
-        remote.is_newer, remote.session = later
-        told = [text(await use(client, "a", "ok")) for _ in range(2)]
-        if remote.forgotten == 200:
-            await open_box(client)
-        told.append(text(await use(client, "a", "ok")))
-        assert told[-1] == "ok"
-        remote.is_newer, remote.session = former
-        for _ in range(2):
-            assert (await open_box(client))["servers_connected"] == 1
-        assert text(await use(client, "a", "ok")) == "ok"
-    assert remote.calls.count("ok") == 2 + told.count("ok")
+        for kind in (*case, case[0]):
+            remote.is_newer, remote.session = kind
+            for _ in range(3):
+                told.append(text(await use(client, "a", "ok")))
+            assert told[-1] == "ok"
+    assert remote.calls.count("ok") == told.count("ok")
 
 
 # What a stream says of `retry`, and after how many seconds it is asked for again.
 RETRIES = {"retry: 0": 0, "retry: 50": 0.05, ": none": 1, "retry: -1": 1}
 
 
-async def test_a_stream_is_asked_for_again(remote: Remote, monkeypatch: Monkey) -> None:
+async def test_a_stream_is_heard_and_asked_for_again(
+    remote: Remote, log: Logs, monkeypatch: Monkey
+) -> None:
     """After the last `retry` that any of its events had, or a second."""
     sleep = anyio.sleep
     pauses: list[float] = []
 
-    async def sleep_less(seconds: float) -> None:
+    def sleep_less(seconds: float) -> Any:
         pauses.append(seconds)
-        await sleep(min(seconds, 0.02))
+        return sleep(min(seconds, 0.02))
 
     monkeypatch.setattr(anyio, "sleep", sleep_less)
+    change = event({"method": "notifications/tools/list_changed"})
     for retry, pause in RETRIES.items():
-        ended = f"{retry}\ndata: \n\n".encode()
-        remote.answers["GET"] = STREAM + ended + event({"method": "notifications/x"})
+        remote.answers["GET"] = STREAM + f"{retry}\ndata: \n\n".encode() + change
         pauses.clear()
         async with connected(a=remote.at()) as client:
             assert text(await use(client, "a", "ok")) == "ok"
             await until(lambda: pauses.count(pause) >= 3)  # noqa: B023
+    assert "Received tools/list_changed notification from server: box/a" in log.messages
 
 
 async def test_an_answer_is_asked_for_again_after_its_stream(remote: Remote) -> None:
-    asked = []
-
     async def begin(request: dict[str, Any], _: Any) -> bytes:
-        asked.extend([request["id"]] * 3)
+        late = event({"id": request["id"], "result": OK})
+        remote.answers["GET"] = [STREAM, STREAM + late]
         return STREAM + b"id: first\nretry: 10\ndata: \n\n"
 
-    async def resume(_: Any, stream: Any) -> bytes:
-        if remote.headers.get("last-event-id") != "first":
-            await anyio.sleep_forever()  # that is the server's own stream
-        reply = {"id": asked.pop(), "result": text_result("late")}
-        return STREAM if asked else STREAM + event(reply)
-
-    remote.answers.update(polled=begin, GET=resume)
+    remote.answers["polled"] = begin
+    remote.session = ""  # so it has no stream of its own
     async with connected(a=remote.at()) as client:
-        assert text(await use(client, "a", "polled")) == "late"
-    assert not asked  # so the call was sent once, and its answer asked for three times
+        assert text(await use(client, "a", "polled")) == "ok"
+    assert remote.calls[-3:] == ["polled", "GET", "GET"]
+    assert remote.headers["last-event-id"] == "first"
 
 
 # The environment; a URL, in which HERE is the server and the proxy; what is told.
@@ -2332,47 +2069,9 @@ async def test_proxies_are_used(case: Any, remote: Remote, monkeypatch: Monkey) 
         assert re.search(told, result) and "sesame" not in result
 
 
-async def test_hanging_names_stop_no_other(remote: Remote, monkeypatch: Monkey) -> None:
-    look_up: Any = socket.getaddrinfo
-    is_over = threading.Event()
-    hanging = []
-
-    def hang(host: Any, *more: Any, **options: Any) -> Any:
-        if "invalid" in str(host):
-            hanging.append(host)
-            is_over.wait(PATIENCE)
-        return look_up("localhost", *more, **options)
-
-    monkeypatch.setattr(socket, "getaddrinfo", hang)
-    urls = [f"http://{host}:{remote.port}/mcp" for host in ("localhost", "b.invalid")]
-    a, b = [{"url": url} for url in urls]
-    async with connected(a=a, b=b) as client, anyio.create_task_group() as opening:
-        opening.start_soon(open_box, client)
-        await until(lambda: bool(hanging))
-        assert text(await use(client, "a", "ok")) == "ok"
-        is_over.set()
-
-
-async def test_it_ends_beside_remote_servers_that_answer_nothing(
-    remote: Remote, tmp_path: Path
-) -> None:
-    async def hang_up(request: dict[str, Any], _: Any) -> None:
-        note(Path(request["params"]["arguments"]["folder"], "notes"), "hangs")
-        await anyio.sleep_forever()
-
-    remote.answers.update(echo=hang_up, DELETE=remote.wait)
-    remote.answers["notifications/cancelled"] = remote.wait
-    calls = ["initialize", "call"] + ["silent"] * 8
-    given = tmp_path / "wire", "end of stdin and SIGTERM", calls
-    await asyncio.to_thread(check_ending, *given, silent=remote.at())
-
-
 # === Room: Sign-in ====================================================================
 
 import queue
-from argparse import Namespace
-
-AUTHORIZATION = ("/.well-known/", "/register", "/authorize", "/token")  # its paths
 
 
 class Guarded(Remote):
@@ -2384,7 +2083,7 @@ class Guarded(Remote):
 
     def __init__(self) -> None:
         super().__init__()
-        self.answers |= {"echo": text_result("ok"), "leak": self.leak}
+        self.answers |= {"echo": OK, "leak": self.leak}
         self.paths: dict[str, Any] = {}
         self.password: dict[str, str] = {}
         self.issued: list[str] = []  # access and refresh tokens, the last ones last
@@ -2393,9 +2092,8 @@ class Guarded(Remote):
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def leak(self, message: dict[str, Any], _: Any) -> bytes:
-        error = {"code": -32000, "message": f"You are {self.headers['authorization']}"}
-        return response(200, {"id": message["id"], "error": error})
+    async def leak(self, *_: Any) -> dict[str, Any]:
+        return {"code": -32000, "message": f"You are {self.headers['authorization']}"}
 
     async def respond(self, head: str, body: bytes, stream: Any) -> bytes:
         url = httpx2.URL(head.split()[1])
@@ -2404,34 +2102,33 @@ class Guarded(Remote):
             await anyio.sleep_forever()
         if isinstance(other, bytes):
             return other
-        if not url.path.startswith(AUTHORIZATION):
-            token = re.search("(?i)authorization: bearer (.*)\r", head)
-            if token and token[1] in self.accepted:
-                return await super().respond(head, body, stream)
-            return response(401, str(self.issued))
         given = dict(url.params) | dict(urllib.parse.parse_qsl(body.decode()))
+        match url.path:
+            case "/token":
+                return await self.give_tokens(head, given)
+            case "/register":
+                registered = json.loads(body) | {"client_id": "us"} | self.password
+                return response(201, json.dumps(registered))
+            case "/authorize":
+                back = {"state": given["state"], "code": given["code_challenge"]}
+                query = urllib.parse.urlencode(back | other)
+                return response(302, location=f"{given['redirect_uri']}?{query}")
         if "/.well-known/" in url.path:
-            return response(200, json.dumps(self.metadata()))
-        if url.path == "/register":
-            registered = json.loads(body) | {"client_id": "us"} | self.password
-            return response(201, json.dumps(registered))
-        if url.path == "/authorize":
-            back = {"state": given["state"], "code": given["code_challenge"]} | other
-            to = f"{given['redirect_uri']}?{urllib.parse.urlencode(back)}"
-            return response(302, location=to)
+            origin = self.at("")["url"]
+            about = {"resource": origin, "authorization_servers": [origin]}
+            about |= {"issuer": origin, "token_endpoint": f"{origin}/token"}
+            about["registration_endpoint"] = f"{origin}/register"
+            about["authorization_endpoint"] = f"{origin}/authorize"
+            return response(200, json.dumps(about))
+        token = re.search("(?i)authorization: bearer (.*)\r", head)
+        if token and token[1] in self.accepted:
+            return await super().respond(head, body, stream)
+        return response(401, str(self.issued))
+
+    async def give_tokens(self, head: str, given: dict[str, str]) -> bytes:
         is_basic = "authorization: basic dxm6c2vzyw1l\r" in head.lower()  # us:sesame
         if is_basic != bool(self.password) or is_basic == ("client_id" in given):
             return response(401, '{"error": "invalid_client"}')
-        return await self.give_tokens(given)
-
-    def metadata(self) -> dict[str, Any]:
-        origin = self.at("")["url"]
-        about = {"resource": origin, "authorization_servers": [origin]}
-        about |= {"issuer": origin, "token_endpoint": f"{origin}/token"}
-        about["registration_endpoint"] = f"{origin}/register"
-        return about | {"authorization_endpoint": f"{origin}/authorize"}
-
-    async def give_tokens(self, given: dict[str, str]) -> bytes:
         assert given["resource"] == self.at("")["url"]
         if "code_verifier" not in given:
             self.refreshes.append(given["refresh_token"])
@@ -2452,11 +2149,8 @@ async def guarded(tmp_path: Path, monkeypatch: Monkey) -> AsyncIterator[Guarded]
     monkeypatch.setenv(HOME, str(tmp_path))
     monkeypatch.setenv("ALL_PROXY", SOCKS)
 
-    def follow(url: str) -> bool:
-        httpx2.get(url, follow_redirects=True, trust_env=False)
-        return True
-
-    monkeypatch.setattr(webbrowser, "open", follow)
+    browse: Any = lambda url: httpx2.get(url, follow_redirects=True, trust_env=False)
+    monkeypatch.setattr(webbrowser, "open", browse)
     guarded = Guarded()
     await guarded.listen()
     yield guarded
@@ -2467,19 +2161,24 @@ async def log_in(url: str) -> int:
     return await workbench.log_in(url, workbench.Secrets())
 
 
+BASIC = {"client_secret": "sesame", "token_endpoint_auth_method": "client_secret_basic"}
+
+
+@pytest.mark.parametrize("password", [{}, BASIC])
 async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
-    guarded: Guarded, tmp_path: Path, capsys: Capture, log: Logs, monkeypatch: Monkey
+    password: Any, guarded: Guarded, tmp_path: Path, log: Logs, monkeypatch: Monkey
 ) -> None:
     """And a new sign-in needs no restart; no token is logged or told."""
+    guarded.password = password
     monkeypatch.setattr(workbench, "__file__", str(tmp_path / "a b/workbench.py"))
     entry = guarded.at("/mcp?key=sesame-sesame")
     url = guarded.at()["url"]
+    guarded.answers["GET"] = response(401)  # for which nothing is refreshed
     wanted = "HTTP 401: set `headers`, or sign in with: "
     async with connected(a=entry) as client:
         for _ in range(2):
             _, _, command = (await error_of(client, "a", "echo")).partition(wanted)
             assert await log_in(url) == 0
-            assert "\nSigned in to http://127.0.0.1" in capsys.readouterr().out
             slow = asyncio.ensure_future(use(client, "a", "wait"))
             await until(lambda: "wait" in guarded.calls)
             guarded.accepted.clear()  # the access token has expired
@@ -2490,13 +2189,10 @@ async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
             told = await error_of(client, "a", "leak")  # the new token is masked
             assert told.endswith("You are bearer ***")
             guarded.accepted.clear()
-            async with connected(a=entry) as restarted:
-                assert text(await use(restarted, "a", "echo")) == "ok"
-            guarded.accepted.clear()
             guarded.issued.append("revoked")
             assert (await error_of(client, "a", "echo")).endswith(wanted + command)
             guarded.calls.clear()
-    assert len(guarded.refreshes) == 8
+    assert len(guarded.refreshes) == 6
     files = list((tmp_path / ".mcp-workbench").glob("*.json"))
     logged = "\n".join(log.messages)
     assert len(files) == 1 and not [t for t in guarded.issued if t in logged]
@@ -2520,31 +2216,17 @@ async def test_one_of_three_refreshes(guarded: Guarded, tmp_path: Path) -> None:
                 assert [told, *map(text, results)] == ["ok"] * 3
                 assert len(guarded.refreshes) == is_refreshing
                 guarded.accepted.clear()
+    assert len(guarded.refreshes) == 1  # a DELETE that is refused needs none
 
 
-async def test_an_id_in_a_basic_header_is_not_in_the_body(guarded: Guarded) -> None:
-    """At the login, and in every refresh after it."""
-    guarded.password = {"client_secret": "sesame"}
-    guarded.password["token_endpoint_auth_method"] = "client_secret_basic"
-    assert await log_in(guarded.at()["url"]) == 0
-    async with connected(a=guarded.at()) as client:
-        for _ in range(2):
-            guarded.accepted.clear()
-            assert text(await use(client, "a", "echo")) == "ok"
-    assert len(guarded.refreshes) == 2
+# Answers to a refresh that end no sign-in, and errors with their status that end one.
+PASSING = [b"", STREAM, response(400, '{"error": "temporarily_unavailable"}')]
+PASSING += [response(403, '<p id="error">"error": "invalid_grant"</p>')]
+FINAL = [(200, "invalid_grant"), (401, "invalid_client"), (503, "unauthorized_client")]
 
 
-PASSING = [  # answers to a refresh that end no sign-in
-    response(500),
-    response(429, '{"error": "x"}'),
-    response(400, '{"error": "temporarily_unavailable"}'),
-    response(403, '<p id="error">"error": "invalid_grant"</p>'),
-    b"",
-    STREAM,
-]
-
-
-async def test_no_fault_loses_the_tokens(guarded: Guarded) -> None:
+async def test_only_the_authorization_server_ends_a_sign_in(guarded: Guarded) -> None:
+    """No other fault loses the tokens, and neither does a cancelled call."""
     await log_in(guarded.at()["url"])
     async with connected(a=guarded.at()) as client:
         for answer in PASSING:
@@ -2562,97 +2244,49 @@ async def test_no_fault_loses_the_tokens(guarded: Guarded) -> None:
         await client.list_tools()  # the cancellation came before
         guarded.gate.set()
         assert text(await use(client, "a", "echo")) == "ok"
-        guarded.accepted.clear()  # so the end of the session is refused
+        for status, error in FINAL:
+            await log_in(guarded.at()["url"])
+            guarded.accepted.clear()
+            guarded.paths["/token"] = response(status, json.dumps({"error": error}))
+            assert "--login" in await error_of(client, "a", "echo")
+            del guarded.paths["/token"]
+            assert "--login" in await error_of(client, "a", "echo")
     assert len(guarded.refreshes) == 2
 
 
-FINAL = [(200, "invalid_grant"), (401, "invalid_client"), (503, "unauthorized_client")]
-
-
-@pytest.mark.parametrize("case", FINAL)
-async def test_only_such_an_error_ends_a_sign_in(case: Any, guarded: Guarded) -> None:
-    assert await log_in(guarded.at()["url"]) == 0
-    guarded.accepted.clear()
-    async with connected(a=guarded.at()) as client:
-        guarded.paths["/token"] = response(case[0], json.dumps({"error": case[1]}))
-        assert "--login" in await error_of(client, "a", "echo")
-        del guarded.paths["/token"]
-        assert "--login" in await error_of(client, "a", "echo")
-    assert not guarded.refreshes
-
-
-async def test_who_waits_for_a_refresh_does_not_wait_for_ever(
-    guarded: Guarded, tmp_path: Path, monkeypatch: Monkey
-) -> None:
-    """Even if a process was stopped in its refresh, and holds the lock."""
-    await log_in(guarded.at()["url"])
-    [path] = (tmp_path / ".mcp-workbench").glob("*.json")
-    guarded.gate.clear()
-    async with connected(a=guarded.at()) as client:
-        assert text(await use(client, "a", "echo")) == "ok"
-        guarded.accepted.clear()
-        monkeypatch.setattr(workbench, "TOKEN_TIMEOUT", 0.25)
-        for is_stopped in (True, False):
-            with path.with_suffix(".lock").open("ab") as file, anyio.fail_after(1.5):
-                assert not is_stopped or workbench._lock(file)
-                calls = [error_of(client, "a", "echo") for _ in range(8)]
-                for told in await asyncio.gather(*calls):
-                    assert "try again later" in told
-                assert bool(guarded.refreshes) != is_stopped
-
-
-async def test_a_refused_get_that_only_listens_refreshes_nothing(
-    guarded: Guarded, monkeypatch: Monkey
-) -> None:
-    monkeypatch.setattr(workbench, "RETRY_PAUSE", 0.01)
-    guarded.answers["GET"] = response(401)
-    await log_in(guarded.at()["url"])
-    async with connected(a=guarded.at()) as client:
-        assert text(await use(client, "a", "echo")) == "ok"
-        await until(lambda: guarded.calls.count("GET") > 1)
-    assert not guarded.refreshes
-
-
-@pytest.mark.parametrize("is_pasted", [False, True])
-async def test_a_sign_in_comes_back_to_localhost_or_is_pasted_into_the_terminal(
-    is_pasted: bool, guarded: Guarded, monkeypatch: Monkey, capsys: Capture
+async def test_what_a_browser_elsewhere_shows_is_pasted_into_the_terminal(
+    guarded: Guarded, monkeypatch: Monkey, capsys: Capture
 ) -> None:
     """What has another state ends nothing. Only a tool's call may be answered 401."""
-    monkeypatch.setattr(workbench, "LOGIN_TIMEOUT", 10)
     pasted: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     # It has no end, because that would reach an event loop that is closed by then.
     monkeypatch.setattr(sys, "stdin", Namespace(buffer=iter(pasted.get, None)))
 
     def come_back(url: str) -> bool:
         ends_at = httpx2.get(url, trust_env=False).headers["location"]
-        callback = httpx2.URL(ends_at)
-        assert (callback.host, callback.path) == ("localhost", "/callback")
-        for query in ({}, {"error": "x"}, {"code": "x", "state": "y"}, callback.params):
-            there = callback.copy_with(host="127.0.0.1", params=query)
-            if is_pasted:
-                pasted.put(f" {there} \r\n".encode())
-            else:
-                httpx2.get(there, trust_env=False).raise_for_status()
+        callback, _, query = ends_at.partition("?")
+        assert re.fullmatch("http://localhost:[0-9]+/callback", callback)
+        for each in ("", "error=x", "code=x&state=y", query):
+            pasted.put(f" {callback}?{each} \r\n".encode())
         return True
 
     monkeypatch.setattr(webbrowser, "open", come_back)
     guarded.paths["/mcp"] = response(200, {"id": 1, "result": {}})
     assert await log_in(guarded.at()["url"]) == 0
-    assert re.search("another machine(.*\n)*.*[Pp]aste", capsys.readouterr().out)
+    told = r"(?m)^http://.*/authorize\?(.*\n)*.*another machine(.*\n)*.*Paste"
+    printed = capsys.readouterr().out
+    assert re.search(told, printed) and "\nSigned in to http://" in printed
 
 
 SECRET = '{"access_token": "sesame-sesame", "error": "sesame-sesame"}'
-RESOURCE = "/.well-known/oauth-protected-resource/mcp"
 LOGINS = [  # how one fails: the path that answers otherwise, its answer; the reason
     ("/authorize", {"error": "\x1b[1maccess_denied\nat all"}, "access_denied at all"),
-    ("/authorize", {"state": "x"}, "stopped, or not done within 1 seconds"),
-    ("/register", response(404, SECRET), "Registration failed.*"),
+    ("/authorize", {"state": "x"}, "stopped, or not done within 2 seconds"),
     ("/register", response(201, SECRET), "Invalid registration .*"),
     ("/token", b"", ".*disconnected.*"),
     ("/token", response(400, SECRET), "Token exchange failed \\(400\\)"),
     ("/token", response(200, SECRET.replace("access_", "")), "Invalid token .*"),
     ("/token", None, "no answer came from .*"),
-    (RESOURCE, None, "no answer came from .*"),
 ]
 
 
@@ -2662,32 +2296,14 @@ async def test_a_sign_in_that_fails_says_why_in_one_sentence(
 ) -> None:
     """Without the body of any answer."""
     path, guarded.paths[path], why = case
-    if "stopped" in why:
-        monkeypatch.setattr(workbench, "LOGIN_TIMEOUT", 1)
-    if "no answer" in why:
-        monkeypatch.setattr(workbench, "TOKEN_TIMEOUT", 0.5)
+    monkeypatch.setattr(workbench, "LOGIN_TIMEOUT", 2)
+    monkeypatch.setattr(workbench, "TOKEN_TIMEOUT", 0.5)
     assert await log_in(guarded.at("/mcp?key=sesame-sesame")["url"]) == 1
     printed = capsys.readouterr().out
     origin = re.escape(guarded.at("")["url"])
     last = printed.splitlines()[-1]
     assert re.fullmatch(f"Not signed in to {origin}(/mcp)?: +{why}", last)
     assert "sesame" not in printed and "\x1b" not in printed
-
-
-@POSIX
-async def test_the_address_is_printed_and_ctrl_c_ends_it(guarded: Guarded) -> None:
-    line = [*PYTHON, workbench.__file__, "--login", guarded.at()["url"]]
-    env = os.environ | {"BROWSER": "", "PATH": ""}  # so there is no browser
-    process = await anyio.open_process(line, stdout=PIPE, stderr=None, env=env)
-    output: Any = process.stdout
-    printed = b""
-    while not re.search(rb"(?m)^http.*\n(.*\n)*.*paste", printed, re.IGNORECASE):
-        printed += await output.receive()
-    process.send_signal(signal.SIGINT)
-    while b"Not signed in to " not in printed:
-        printed += await output.receive()
-    assert await process.wait() == 1
-    await process.aclose()
 
 
 OPTIONS["its.json --login https://x"] = "do not go together; expected: --login URL\n$"
@@ -2700,10 +2316,10 @@ async def test_a_login_in_the_entry_is_used_instead(
     url = remote.at()["url"]
     tokens = {"access_token": "other", "refresh_token": None}
     workbench.SignIn(httpx2.URL(url), workbench.Secrets()).save(tokens)
-    b = {"url": url, "headers": {"authorization": "Bearer own"}}
-    login = {"url": url.replace("//", "//user:word@")}
-    async with connected(a=login, b=b, c={"url": url}) as client:
-        for name in ("a", "b", "c"):
+    servers = {"login": {"url": url.replace("//", "//user:word@")}, "none": remote.at()}
+    servers["header"] = remote.at(headers={"authorization": "Bearer own"})
+    async with connected(**servers) as client:
+        for name in servers:
             assert text(await use(client, name, "ok")) == "ok"
     assert remote.secrets == {"bearer own", "basic dxnlcjp3b3jk", "bearer other"}
 
@@ -2735,14 +2351,12 @@ ARGUMENTS: list[tuple[Any, str]] = [  # the schema of an argument, and how it is
     ({"enum": ["a", None, 1, {}]}, ": a|null|1|{}"),
     ({"enum": list("abcdef")}, ": a|b|c|d|e|…"),
     ({"type": ["array", "null"], "items": {"enum": ["a", "b"]}}, ": [a|b]"),
-    (LIST | {"items": LIST}, ": [[]]"),
     (LIST | {"items": EDIT}, ": [{old, new?: []}]"),
     (MANY, ": {" + ", ".join(f"k{n}?" for n in range(9)) + ", …}"),
     ({"anyOf": [{"type": "null"}, {"oneOf": [{}, OBJECT, LIST]}]}, ": {}"),
     ({"allOf": [{"$ref": "#/properties/x"}]}, ": a|b"),
     (CIRCLE, ": [[]]"),
     ({"$ref": "#/$defs/none/0"}, ""),
-    ({"$ref": None, "anyOf": 7, "enum": None, "items": True, "type": {}}, ""),
     ({"type": "string"}, ""),
 ]
 DESCRIPTIONS = {"plain": "plain", "two\n lines": "two lines", "x" * 60: "x" * 60}
@@ -2830,32 +2444,26 @@ async def test_ordinary_tools_come_whole_and_the_longest_give_way() -> None:
 async def test_long_texts_leave_room_for_the_tools(monkeypatch: Monkey) -> None:
     """Instructions and reasons take a third of an answer at most, in equal shares."""
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", PATIENCE)
-    servers = {f"x{n}": {"command": "x" * 900} for n in range(40)}
-    servers["y"] = {"command": "y"}
+    servers = {f"x{n}": {"command": "x" * 900} for n in range(41)}
     its = long(f"{ORDINARY} for n in range(26)]", """'"' * 9_000""")
     async with connected(a=its, **servers) as client:
         part = await open_box(client, ["a__*"])
         whole = await open_box(client)
     assert len(part["instructions"]["a"]) == 2_001
-    failed = whole["servers_failed"]
-    texts = [*failed.values(), *whole["instructions"].values()]
-    assert len(texts) == 42 and len("".join(texts)) <= 10_100
-    assert len(failed["x0"]) == len(whole["instructions"]["a"]) == 10_000 // 42 + 1
-    assert failed["y"].endswith("`args`)")
+    texts = [*whole["servers_failed"].values(), *whole["instructions"].values()]
+    assert {len(each) for each in texts} == {10_000 // 42 + 1}
     assert all("inputSchema" in each for each in whole["tools"])
 
 
-async def test_a_brief_note_asks_for_what_is_missing_as_briefly(
-    notes: Path, monkeypatch: Monkey
-) -> None:
+async def test_a_brief_note_asks_as_briefly(monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
-    silent = local(notes=notes, on={"start": "self.hang()"})
+    silent = local(on={"start": "self.hang()"})
     async with connected(a=local(), silent=silent) as client:
         await use(client, "a", "echo")
         note = (await open_briefly(client))["note"]
-        assert note.startswith("Still starting: silent. Get its tools later, with ")
-        assert '["silent__*"] in `tools` and `brief`. ' in note
+        how = 'Get its tools later, with ["silent__*"] in `tools` and `brief`. '
+        assert note.startswith(f"Still starting: silent. {how}")
 
 
 # === Room: Other clients' files =======================================================
@@ -2876,8 +2484,8 @@ urls {"url": "https://s3cret", "serverUrl": "https://s3cret/"}
 spelt {"command": "x", "excludeTools": ["a"], "disabledTools": {"s3cret": 1}}
   .disabledTools: expected
 input {"command": "x", "env": {"A": "Bearer ${input:s3}", "B": "${workspaceFolder}"}}
-  .env.A: \${input:s3} is no variable here: write the value
-  .env.B: \${workspaceFolder} is no variable here: write the value
+  .env.A: \${input… is no variable here: write the value
+  .env.B: \${workspaceFolder… is no variable here: write the value
 codex {"url": "https://x", "bearer_token_env_var": "no_token"}
   .*\${(env:)?no_token} is not set
 """)
@@ -2886,8 +2494,7 @@ CLIENT_FILES = """
 === Our own: workbench-config.json
 {"_comment": "${", "mcpServers": {"x": {"env_vars": ["KEY"]}}, "toolboxes": {"box":
   {"description": "A box", "mcpServers": {
-   "s": {"command": "x", "timeout": 1, "_x": "${", "autoApprove": ["${"],
-     "alwaysLoad": 1, "alwaysAllow": 1, "trust": 1, "deferTools": 1},
+   "s": {"command": "x", "_x": "${", "autoApprove": ["${"], "trust": 1},
    "off": {"command": "${UNSET}", "disabled": true, "env": {"A": "${KEY2}"}},
    "_was": {"env": 7, "bearer_token_env_var": "OFF"}}}}}
 > {"box": {"command": "x", "description": "A box"}}
@@ -2904,18 +2511,20 @@ CLIENT_FILES = """
    "c": {"command": "uvx", "args": ["z"]}}
 >
 >
-=== VS Code with Amp: settings.json
+=== VS Code with Amp, and Zed: settings.json
 { // as in "http://"
   "terminal.env": {"HOME": "${env:NOT_NAMED}"},
   "mcp": {"inputs": [{"type": "promptString", "id": "key", "about": "\\"//\\""},],
    "servers": {"a": {"url": "https://a//,}/*b*/", /* { "x": */
      "headers": {"A": "Bearer ${env:my_key}"}}, "c": {"command": ["x"]},}},
   "amp.mcpServers": {"b": {"url": "https://b", "includeTools": ["r"]}}, "font": 7,
+  "context_servers": {"d": {"source": "custom", "command": "x", "timeout": 7}},
   "amp.tools.disable": ["mcp__b__w", "Bash"]} /**/
 > {"a": {"url": "https://a//,}/*b*/", "headers": {"A": "Bearer its"}},
-   "b": {"url": "https://b", "tool_filters": ["r"]}, "c": {"command": "x"}}
+   "b": {"url": "https://b", "tool_filters": ["r"]}, "c": {"command": "x"},
+   "d": {"command": "x"}}
 > my_key
-> not applied: amp.tools.disable .mcp__b__w, Bash.; `excludeTools` .*does the same
+> not applied, .* .'mcp__b__w', 'Bash'.; `excludeTools` .*does the same
 === Codex: config.toml
 mcp_servers.b = { url = "${UNSET}", bearer_token_env_var = "OFF", enabled = false }
 [mcp_servers.a]
@@ -2938,12 +2547,6 @@ http_headers = { Y = "y" }
          "Authorization": "Bearer token's"}}}
 > KEY KEY2 OFF my_key my_token
 > mcp_servers.a: unknown keys ..since.., ignored
-=== Zed: settings.json
-{"theme": "One", "context_servers": { "a": {"source": "custom", "command": "x",},
-  "b": {"command": "x", "enabled": false, "env": {"TOKEN": "${UNSET}"}},},} //
-> {"a": {"command": "x"}}
->
-> context_servers.a: unknown keys
 === opencode: opencode.json
 {"tools": {"a_write_file": false}, "permission": {"bash": "ask"}, "mcp": {
   "a": {"type": "local", "command": ["npx", "${A}"], "environment": {"A": "{env:KEY}"}},
@@ -2952,18 +2555,17 @@ http_headers = { Y = "y" }
 > {"a": {"command": "npx", "args": ["key"], "env": {"A": "key"}},
    "b": {"transport": "remote", "url": "https://b", "headers": {"A": "Bearer its"}}}
 > KEY my_key
-> not applied: .*tools.*a_write_file.*permission.*bash.*`excludeTools` .*does the same
+> not applied, .*a_write_file.*bash.*`excludeTools` .*does the same
 === Cursor, Windsurf, Cline, Gemini CLI and Copilot CLI: mcp.json
 {"disabledMcpServers": ["f"], "servers": null, "mcp": {"excluded": ["h"], "allowed":
-  ["A", "b", "c", "d", "e", "f", "g", "h"]}, "mcpServers": {
+  ["A", "b", "c", "d", "f", "g", "h"]}, "mcpServers": {
   "a": {"command": "npx", "args": ["z"], "env": {"_J": "${env:KEY}"},
     "working_directory": "/w", "autoApprove": ["${"]},
   "b": {"serverUrl": "https://b", "headers": {"K": "${KEY}"},
-    "disabledTools": null, "excludeTools": ["t"], "disabled_tools": ["u"]},
+    "excludeTools": ["t"], "disabled_tools": ["u"]},
   "c": {"httpUrl": "https://c", "headers": {"A": "Bearer $ECRET"}, "disabled": false,
     "includeTools": ["r"], "excludeTools": ["s"], "description": "Its own"},
   "d": {"transport": "sse", "url": "https://d", "enabled": true},
-  "e": {"type": "local", "command": ["${UNSET}"], "enabled": false},
   "f": {"command": "${UNSET}"}, "_h": {"command": "${UNSET}"},
   "h": {"command": "${UNSET}"}, "i": {"command": "${UNSET}"},
   "g": {"command": "npx", "args": [], "tools": ["r", "s"], "toolFilters": ["r", "s"]}}}
@@ -3014,44 +2616,28 @@ def test_a_file_is_served_as_its_client_means_it(
 
 def test_one_bad_entry_of_a_client_costs_only_itself(log: Logs) -> None:
     """Its place names table and server as the file does."""
-    entries: Any = {
-        "good": {"command": "x"},
-        "a__b": {"command": "x"},
-        "text": "s3cret",
-    }
-    entries |= {"unset": {"command": ["x", "${NO}"]}, "_": 7}
-    entries["unset"]["description"] = "${NO}"
-    config = workbench.parse_config({"mcp": entries})
-    problems = {}
+    unset = {"command": ["x", "${NO}"], "description": "${NO}"}
+    entries = {"_": 7, "good": {"command": "x"}, "a__b": {"command": "x"}}
+    config = parse({"mcp": entries | {"text": "s3cret", "un": unset}})
+    assert list(config.toolboxes) == ["good", "a__b", "text", "un"]
     for name, box in config.toolboxes.items():
         [server] = box.servers.values()
-        problems[name] = server.problem
-    assert problems.pop("good") == "" and problems.keys() == {"a__b", "text", "unset"}
-    for name, problem in problems.items():
-        assert problem.startswith(f"mcp.{name}") and "s3cret" not in problem
+        assert server.problem.startswith(f"mcp.{name}") == (name != "good")
+        assert "s3cret" not in server.problem
 
 
 def test_the_workbench_does_not_start_itself(monkeypatch: Monkey, log: Logs) -> None:
     monkeypatch.chdir(ROOT)
-    file = os.path.join(".github", "..", "workbench.py")
-    servers: dict[str, Any] = {
-        "a": {"command": "uv", "args": ["run", workbench.__file__]},
-        "b": {"command": [file, "c.json"]},
-        "tools": {"command": file, "args": ["--toolbox"]},
-        "other": {"command": "x", "args": ["workbench.txt"]},
-    }
-    config = workbench.parse_config({"mcpServers": servers})
-    assert list(config.toolboxes) == ["tools", "other"]
-    told = "mcpServers.%s: left out, because it starts this workbench"
-    assert log.messages == [told % "a", told % "b"]
+    itself = {"command": "uv", "args": ["run", ".github/../workbench.py"]}
+    toolbox = {"command": workbench.__file__, "args": ["--toolbox"]}
+    config = parse({"mcpServers": {"a": itself, "tools": toolbox}})
+    assert list(config.toolboxes) == ["tools"]
+    assert log.messages == ["mcpServers.a: left out, because it starts this workbench"]
 
 
 BAD_CONTENTS += [
-    ("c.toml", b"[a]\n# x\n{", "TOML, because of its name.*line 3, column 1"),
-    ("c.json", b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}', "expected JSON.*line 5 column 6"),
-    # A pattern that tries each string anew takes minutes for these.
-    ("c.json", b'{"a": "' + b'\\"x' * 99_999, "expected JSON"),
-    ("c.json", b"[" + b"1, " * 99_999, "expected JSON"),
+    ("c.toml", b"[a]\n# x\n{", "TOML if its name.*line 3, column 1"),
+    ("c.json", b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}', "cannot be read as JSON.*line 5 column 6"),
 ]
 
 
@@ -3068,15 +2654,31 @@ OPTIONS["--version --check"] = "^mcp-workbench 0.10.0\n$"
 
 async def check(data: Any, *options: str) -> int:
     """The status of `--check` for a configuration, with these options."""
-    asked = Namespace(read_only="read_only" in options, verbose="verbose" in options)
-    config = workbench.parse_config(data)
-    return await workbench.check(config, workbench.Secrets(), asked)
+    logging.getLogger("workbench").setLevel("DEBUG" if "verbose" in options else "INFO")
+    return await workbench.check(parse(data, read_only="read_only" in options))
 
 
 READING = {"annotations": {"readOnlyHint": True}}
 PATHS: dict[str, Any] = {"type": "object", "required": ["path"]}
 PATHS["properties"] = {"path": {}, "lim\x1b[1mit\n": {}}
-SILENT_START = "while not os.path.exists({!r}): time.sleep(0.01)\nself.start(0)"
+# What is printed of servers: each line with those that are indented below it.
+CHECKED = r"""
+box/slow +ok +\d+\.\d s +1 tool  .*(\n    .*)*
+box/good +ok +\d+\.\d s +2 tools  .*
+    its pattern 'no_\*' matches none of its tools
+    its pattern 'delte_\*' matches none of its tools
+    box__good__read(\(path, lim *it *\?\))?
+    box__good__x forged ok *(\(\))?
+    box__good__rm is left out by excludeTools
+    box__good__write is left out by --read-only
+box/bad +FAILED +\d+\.\d s .*status 3.*
+    first words
+    last words
+box/unset +FAILED .* toolboxes.box.mcpServers.unset.command: \${NO} is not set.*
+    toolboxes.box.mcpServers.unset.args: expected a list, found a number
+box/endless +FAILED .{,320}
+2 ok, 3 failed: box/bad, box/unset, box/endless; 2 warnings
+"""
 
 
 async def test_check_starts_each_server_once_and_tells_how_that_went(
@@ -3086,11 +2688,12 @@ async def test_check_starts_each_server_once_and_tells_how_that_went(
     sleep = anyio.sleep
     monkeypatch.setattr(anyio, "sleep", lambda seconds: sleep(min(seconds, 0.05)))
     gate = tmp_path / "gate"
+    start = f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\nself.start(0)"
     die = "os.write(2, b'first words\\nlast words'); sys.exit(3)"
     tools = [tool("read", inputSchema=PATHS, **READING), tool("rm", **READING)]
     tools += [tool("write"), tool("x\nforged  ok\x1b[1m", **READING)]
     servers = {
-        "slow": local(on={"start": SILENT_START.format(str(gate))}, tools=tools[:1]),
+        "slow": local(on={"start": start}, tools=tools[:1]),
         "good": local(tools=tools) | {"toolFilters": ["*", "no_*"]},
         "bad": local(notes=notes, on={"start": die}),
         "unset": {"command": "${NO}", "args": 7},
@@ -3101,33 +2704,16 @@ async def test_check_starts_each_server_once_and_tells_how_that_went(
     checking = asyncio.ensure_future(check(config, "verbose", "read_only"))
     said, waits = "", ""
     with anyio.fail_after(PATIENCE):
-        while said.count("box/") < 4 or "waiting for: box/slow\n" not in waits:
+        while said.count("box/") < 4 or "waiting for: box/slow" not in waits:
             await sleep(0.01)
             printed = capsys.readouterr()
             said, waits = said + printed.out, waits + printed.err
     gate.touch()
     assert await checking == 1
     said += capsys.readouterr().out
-    told = dict(re.findall(r"(?m)^box/(\S+) +(.*(?:\n    .*)*)", said))
-    assert re.match(r"ok +\d+\.\d s +1 tool  ", told["slow"])
-    start, *below = told["good"].split("\n    ")
-    assert re.match(r"ok +\d+\.\d s +2 tools  ", start)
-    idle = "{}: '{}' matches none of its tools".format
-    assert sorted(below[:2]) == [
-        idle("excludeTools", "delte_*"),
-        idle("toolFilters", "no_*"),
-    ]
-    assert re.fullmatch(r"box__good__read(\(path, lim *it *\?\))?", below[2])
-    assert re.fullmatch(r"box__good__x forged ok *(\(\))?", below[3])
-    hidden = ["rm is left out by excludeTools", "write is left out by --read-only"]
-    assert sorted(below[4:]) == [f"box__good__{each}" for each in hidden]
-    failed = r"FAILED +\d+\.\d s .*status 3.*\n    first words\n    last words"
-    assert re.fullmatch(failed, told["bad"]) and len(noted_pids(notes)) == 1
-    assert re.match("FAILED .* toolboxes.box.mcpServers.unset.*NO", told["unset"])
-    assert "mcpServers.unset.args: expected a list, found a number" in told["unset"]
-    assert len(told["endless"]) < 330 and "\x1b" not in said
-    summary = "2 ok, 3 failed: box/bad, box/unset, box/endless; 2 warnings"
-    assert summary in said.splitlines()
+    for pattern in re.split(r"\n(?=\S)", CHECKED.strip()):
+        assert re.search(f"(?m)^{pattern}\n(?!    )", said), pattern
+    assert len(noted_pids(notes)) == 1 and "\x1b" not in said
 
 
 async def test_check_tells_what_a_context_holds(capsys: Capture) -> None:
@@ -3139,7 +2725,7 @@ async def test_check_tells_what_a_context_holds(capsys: Capture) -> None:
     assert server.startswith("s  ok     ")  # its toolbox has the same name
     whole = int(re.findall("([0-9]+) bytes", server)[0])
     assert whole == pytest.approx(3_250, abs=150)  # with the title, and the keys
-    assert idle.startswith("    excludeTools") and summary == "1 ok; 1 warning"
+    assert idle.startswith("    its pattern") and summary == "1 ok; 1 warning"
     own, native, saved = map(int, re.findall("([0-9]+) bytes", " ".join(rest)))
     assert 900 < own < 1_400
     assert native == pytest.approx(2_050, abs=50) and saved == native - own
@@ -3152,19 +2738,16 @@ async def test_check_tells_what_a_context_holds(capsys: Capture) -> None:
 MIXED = json.dumps({"content": BLOCKS})
 CALLS: list[tuple[list[str], str]] = [  # what is called, and what is wrong
     (["s__x"], "Use {toolbox}__{server}__{tool}, such as s__s__x."),
-    (["s"], "Use {toolbox}__{server}__{tool}, such as s__s__s."),
     (["s__s__x", "[1]"], 'arguments: expected a JSON object such as {"text": "hi"}'),
-    (["s__s__x", "{a:1}"], "arguments: expected a JSON object such as "),
-    (["s__s__none"], "'s/s' has no tool 'none', nearest: 's__s__"),
+    (["s__s__none"], "'s/s' has no tool 'none', nearest: ['s__s__"),
 ]
 
 
 async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
-    config = workbench.parse_config({"mcpServers": {"s": local()}})
+    config = parse({"mcpServers": {"s": local()}})
 
     async def call(*words: str) -> int:
-        options = Namespace(call=list(words), read_only=False)
-        return await workbench.call_once(config, workbench.Secrets(), options)
+        return await workbench.call_once(config, *words)
 
     for words, why in CALLS:
         assert await call(*words) == 1
@@ -3176,6 +2759,8 @@ async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> No
 
 
 # === Room: Built-in toolbox ===========================================================
+
+from mcp.client.sse import sse_client
 
 
 @pytest.mark.skipif(not zoneinfo.available_timezones(), reason="pip install tzdata")
@@ -3189,16 +2774,21 @@ async def test_the_toolbox_has_two_tools(monkeypatch: Monkey) -> None:
         for said in ("", " zwölf 🧰\n\0", "x" * 1_000_000):
             result = await call("echo", text=said, wait_for_previous=True)
             assert text(result) == said  # whatever clients add
+        now = datetime.datetime.now(datetime.UTC)
         for zone in ("Europe/Berlin", "Asia/Kathmandu", "UTC"):
-            assert_is_now(text(await call("time", timezone=zone)), zone)
-        for zone in ("Mars/Phobos", "America", "../etc", "", "UTC\0", "x" * 5000):
+            shown = text(await call("time", timezone=zone))
+            moment = datetime.datetime.fromisoformat(shown)
+            assert abs(moment - now) < datetime.timedelta(minutes=1), zone
+            its = moment.astimezone(zoneinfo.ZoneInfo(zone))
+            assert shown == its.isoformat(timespec="seconds")
+        for zone in ("Mars/Phobos", "America", "../etc", ""):
             result = await call("time", timezone=zone)
             assert result.is_error and repr(zone) in text(result)
         for arguments in ({}, {"text": 1}):
             result = await call("echo", **arguments)
             assert result.is_error and "text" in text(result), arguments
         monkeypatch.setattr(zoneinfo, "ZoneInfo", None)  # UTC needs no zone data
-        assert_is_now(text(await call("time")), "UTC")
+        assert text(await call("time")).endswith("+00:00")
     assert (echo.name, echo.title) == ("echo", "Echo Tool")
     assert (time.name, time.title) == ("time", "Time Tool")
     assert echo.description == "A simple tool that returns the text it was given."
@@ -3207,49 +2797,12 @@ async def test_the_toolbox_has_two_tools(monkeypatch: Monkey) -> None:
     assert not time.input_schema.get("required")
 
 
-def assert_is_now(shown: str, zone: str) -> None:
-    moment = datetime.datetime.fromisoformat(shown)
-    age = datetime.datetime.now(datetime.UTC) - moment
-    assert datetime.timedelta() <= age < datetime.timedelta(minutes=1), zone
-    place = datetime.UTC if zone == "UTC" else zoneinfo.ZoneInfo(zone)
-    assert shown == moment.astimezone(place).isoformat(timespec="seconds")
-
-
-DONE = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}'
-
-
-def next_event(lines: Iterator[str]) -> list[str]:
-    event, data, end = next(lines), next(lines), next(lines)
-    assert end == ""
-    return [event.removeprefix("event: "), data.removeprefix("data: ")]
-
-
-async def use_streamable_http(url: str) -> None:
-    for mode in ("legacy", "auto"):
-        async with Client(url, mode=mode) as client:
+async def use_each_transport(url: str) -> None:
+    for mode, server in (("legacy", url), ("auto", url), ("legacy", sse_client(url))):
+        async with Client(server, mode=mode) as client:
             assert (client.protocol_version == MODERN) == (mode == "auto")
-            assert text(await client.call_tool("echo", {"text": "Hi."})) == "Hi."
-
-
-def use_sse(toolbox: httpx2.Client) -> None:
-    def status(endpoint: str, body: bytes) -> int:
-        return toolbox.post(endpoint, content=body).status_code
-
-    said = {"name": "echo", "arguments": {"text": "session_id="}}
-    with toolbox.stream("GET", "/mcp") as stream:
-        lines = stream.iter_lines()
-        event, endpoint = next_event(lines)
-        assert event == "endpoint"
-        assert re.fullmatch(r"/mcp/messages\?sessionId=[0-9a-f]{32}", endpoint)
-        assert status(endpoint, request_bytes("initialize", HANDSHAKE)) == 202
-        assert next_event(lines)[0] == "message"
-        assert status(endpoint, DONE) == 202
-        status(endpoint, request_bytes("tools/call", said))
-        result = json.loads(next_event(lines)[1])["result"]
-        assert result["content"] == [{"type": "text", "text": "session_id="}]
-    anyio.run(until, lambda: status(endpoint, DONE) == 400)
-    for query in ("", "?", "?sessionId=", "?sessionId=x", f"?sessionId={'0' * 32}"):
-        assert status(f"/mcp/messages{query}", DONE) == 400, query
+            result = await client.call_tool("echo", {"text": "session_id="})
+            assert text(result) == "session_id="
 
 
 def test_one_url_serves_every_client_until_a_signal() -> None:
@@ -3257,22 +2810,29 @@ def test_one_url_serves_every_client_until_a_signal() -> None:
         port = listener.getsockname()[1]  # a free one
     line = [*PYTHON, workbench.__file__, "--toolbox", "--http", f"0.0.0.0:{port}"]
     headers = {"Content-Type": "application/json", "Connection": "close"}
-    headers["Accept"] = "application/json, text/event-stream"
-    url = f"http://127.0.0.1:{port}"
-    client = httpx2.Client(base_url=url, headers=headers, timeout=10)
+    url = f"http://127.0.0.1:{port}/mcp"
+    client = httpx2.Client(headers=headers, timeout=10)
 
     def is_ready() -> bool:
         with suppress(httpx2.ConnectError):
-            return client.put("/mcp").status_code == 405
+            return client.put(url).status_code == 405
         return False
+
+    def status(query: str) -> int:
+        done = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}'
+        return client.post(f"{url}/messages{query}", content=done).status_code
 
     with client, subprocess.Popen(line, stderr=PIPE, text=True) as server:
         try:
             anyio.run(until, is_ready, 20)
-            anyio.run(use_streamable_http, f"{url}/mcp")
-            use_sse(client)
-            with client.stream("GET", "/mcp") as stream:
-                assert next_event(stream.iter_lines())
+            anyio.run(use_each_transport, url)
+            for query in ("", "?", "?sessionId=x", f"?sessionId={'0' * 32}"):
+                assert status(query) == 400, query
+            with client.stream("GET", url) as stream:
+                lines = stream.iter_lines()
+                assert next(lines) == "event: endpoint"
+                path, query, session = re.split(r"(\?sessionId=)", next(lines))
+                assert path == "data: /mcp/messages" and status(query + session) == 202
                 server.terminate()
                 _, log = server.communicate(timeout=20)
         finally:
@@ -3281,28 +2841,27 @@ def test_one_url_serves_every_client_until_a_signal() -> None:
     assert re.search("WARNING .*authentication", log)
 
 
-OWN, EVIL = "127.0.0.1:80", "127.0.0.1.evil.example"
-HOSTS: list[tuple[str, dict[str, str], int]] = [  # what it is bound to; the status
-    ("127.0.0.1", {"Host": OWN, "Origin": f"http://{OWN}"}, 400),  # no such session
-    ("localhost", {"Host": "[::1]:80", "Origin": "http://[::1]:80"}, 400),
-    ("127.0.0.1", {"Host": EVIL}, 403),
-    ("127.0.0.1", {"Host": OWN, "Origin": f"http://{EVIL}"}, 403),
-    ("0.0.0.0", {"Host": "a.example"}, 400),
-    ("0.0.0.0", {"Host": "a.example", "Origin": "http://a.example"}, 403),
+EVIL = "127.0.0.1.evil.example"
+HOSTS = [  # what it is bound to; Host and Origin; the status
+    ("127.0.0.1", "127.0.0.1:80", "http://127.0.0.1:80", 400),  # no such session
+    ("127.0.0.1", EVIL, "", 403),
+    ("127.0.0.1", "127.0.0.1:80", f"http://{EVIL}", 403),
+    ("0.0.0.0", "a.example", "", 400),
+    ("0.0.0.0", "a.example", "http://a.example", 403),
 ]
 
 
 async def test_a_page_that_found_us_is_refused_on_every_route() -> None:
-    for bound_to, headers, status in HOSTS:
+    for bound_to, host, origin, status in HOSTS:
+        headers = {"Host": host} | ({"Origin": origin} if origin else {})
         app = httpx2.ASGITransport(workbench.toolbox_app(bound_to))
-        client = httpx2.AsyncClient(transport=app, headers=headers)
         # An answer to a GET that is not refused would never end.
         with anyio.fail_after(PATIENCE):
-            answers = [await client.post("http://x/mcp/messages")]
-            if status == 403:
-                for method in ("GET", "POST", "DELETE"):
-                    answers.append(await client.request(method, "http://x/mcp"))
-        await client.aclose()
+            async with httpx2.AsyncClient(transport=app, headers=headers) as client:
+                answers = [await client.post("http://x/mcp/messages")]
+                if status == 403:
+                    for method in ("GET", "POST", "DELETE"):
+                        answers.append(await client.request(method, "http://x/mcp"))
         assert {answer.status_code for answer in answers} == {status}, headers
 
 
@@ -3313,12 +2872,6 @@ OPTIONS |= {
     "--toolbox --http x": "argument --http: invalid host_and_port value: 'x'\n$",
     "--toolbox --http 0": "argument --http: invalid host_and_port value: '0'\n$",
 }
-
-
-async def test_without_a_file_it_is_a_demo(tmp_path: Path, monkeypatch: Monkey) -> None:
-    monkeypatch.chdir(tmp_path)
-    async with connected(config=find(None)) as client:
-        assert re.search("demo.*argument.*WORKBENCH_CONFIG", str(client.instructions))
 
 
 # === Room: uv =========================================================================
@@ -3335,24 +2888,16 @@ ACTIVATED = PLAIN | {"VIRTUAL_ENV": sys.prefix, "PATH": os.pathsep.join(FOLDERS)
 UVX = ["uvx", "--with", "mcp>=2.3,<3", "python>=3.11"]
 
 
-@pytest.fixture
-def uv() -> str:
-    """The program itself, because a shim of it changes PATH."""
+def test_a_server_gets_the_environment_of_the_client(tmp_path: Path) -> None:
+    # The program itself, because a shim of it changes PATH.
     line = [*UVX, "-c", "import os; print(os.environ['UV'])"]
     env = ACTIVATED | {"UV_HTTP_RETRIES": "0"}
     try:
-        return subprocess.check_output(line, env=env, text=True).strip()
+        uv = subprocess.check_output(line, env=env, text=True).strip()
     except (OSError, subprocess.CalledProcessError):
-        return pytest.skip("uv is not installed, or cannot install `mcp`")
-
-
-def test_a_server_gets_the_environment_of_the_client(tmp_path: Path, uv: str) -> None:
+        pytest.skip("uv is not installed, or cannot install `mcp`")
     uvx = str(Path(uv).with_stem("uvx"))
-    starts = [  # of a script; the environment
-        ([uv, "run"], PLAIN),
-        (PYTHON, ACTIVATED),
-        ([uvx, *UVX[1:]], ACTIVATED),
-    ]
+    starts = [([uv, "run"], PLAIN), ([uvx, *UVX[1:]], ACTIVATED), (PYTHON, ACTIVATED)]
 
     def see(start: Any, env: dict[str, str]) -> Any:
         folder = tmp_path / Path(start[0]).name
@@ -3438,9 +2983,7 @@ def test_entries_can_be_pasted(tmp_path: Path, monkeypatch: Monkey, log: Logs) -
         assert line.endswith(f" uv run {START}")
 
 
-async def test_check_prints_what_the_readme_shows(
-    capsys: Capture, monkeypatch: Monkey
-) -> None:
+async def test_check_prints_as_shown(capsys: Capture, monkeypatch: Monkey) -> None:
     monkeypatch.delenv("TOKEN", raising=False)
     _, *shown = fenced("console")[0].splitlines()
     servers = {"notion": {"command": "x", "env": {"NOTION_TOKEN": "${TOKEN}"}}}
@@ -3457,6 +3000,7 @@ async def test_check_prints_what_the_readme_shows(
 async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
     async with connected(config=find(None)) as client:
+        assert re.search("demo.*argument.*WORKBENCH_CONFIG", str(client.instructions))
         for shown in fenced("text")[0].split("> ")[1:]:
             call, expected = shown.splitlines()
             name, _, arguments = call.partition(" ")
@@ -3477,7 +3021,7 @@ def test_every_file_option_and_key_of_the_readme_exists(log: Logs) -> None:
     keys = set(re.findall(r"`(\w+)`", SECTIONS["Configuration"])) - {"python"}
     assert {"command", "url", "excludeTools"} < keys
     for key in keys:
-        workbench.parse_config({"mcpServers": {"s": {"command": "x", key: [[]]}}})
+        parse({"mcpServers": {"s": {"command": "x", key: [[]]}}})
     assert "unknown keys" not in log.text
 
 

@@ -108,7 +108,6 @@ TEXT_LIMIT = 2_000  # characters of a server's instructions; clients cut there a
 log = logging.getLogger("workbench")
 JSON = dict[str, Any]  # a JSON object, such as the wire form of a result
 OnProgress = ProgressFnT | None
-Mask = Callable[[str], str]
 
 
 # === Configuration ====================================================================
@@ -134,6 +133,9 @@ def without_null(members: JSON) -> JSON:
     return {name: value for name, value in members.items() if value is not None}
 
 
+Keys = dict[str, type]
+
+
 @dataclass(frozen=True)
 class ServerConfig:
     """The entry of a downstream server: the part that is the same for all kinds.
@@ -141,12 +143,8 @@ class ServerConfig:
     A kind of servers is a subclass with the fields that start it.
     """
 
-    # The keys of an entry, each with the name of its field and its JSON type.
-    KEYS: ClassVar[dict[str, tuple[str, type]]] = {
-        "env": ("env", dict),
-        "toolFilters": ("tool_filters", list),
-        "excludeTools": ("exclude_tools", list),
-    }
+    # The keys of an entry with their JSON types. `toolFilters` sets `tool_filters`.
+    KEYS: ClassVar[Keys] = {"env": dict, "toolFilters": list, "excludeTools": list}
 
     # None takes an inherited variable away.
     env: dict[str, str | None] = field(default_factory=dict)
@@ -172,11 +170,7 @@ class ServerConfig:
 class ProcessConfig(ServerConfig):
     """A server that is a process of this machine."""
 
-    KEYS = ServerConfig.KEYS | {
-        "command": ("command", str),
-        "args": ("args", list),
-        "cwd": ("cwd", str),
-    }
+    KEYS = ServerConfig.KEYS | {"command": str, "args": list, "cwd": str}
 
     command: str = ""
     args: list[str] = field(default_factory=list)
@@ -202,8 +196,10 @@ class WorkbenchConfig:
     toolboxes: Mapping[str, ToolboxConfig]
     # The secret variables that entries name. Only a server whose own entry names such a
     # variable inherits it.
-    withheld: frozenset[str] = frozenset()
-    source: str = ""  # where it came from, for messages
+    withheld: frozenset[str]
+    secrets: Secrets
+    source: str  # where it came from, for messages
+    read_only: bool  # only tools that are declared so can be seen and called
 
 
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
@@ -267,12 +263,13 @@ class ValueReader:
     def check_keys(self, path: str, keys: Iterable[str]) -> None:
         """Warn of unknown keys. A misspelt filter is a problem: it hides nothing."""
         # A key that begins with `_` is a comment.
-        unknown = [key for key in keys if not key.startswith("_")]
-        for key in filter(_FILTER.fullmatch, unknown):
+        unknown = {key for key in keys if not key.startswith("_")}
+        filters = set(filter(_FILTER.fullmatch, unknown))
+        for key in sorted(filters):
             how = "did you mean a server's 'toolFilters' or 'excludeTools'?"
             self.report(f"{path}.{key}", f"unknown key: {how}")
-        if unknown:
-            log.warning("%s: unknown keys %s, ignored", path, unknown)
+        if unknown - filters:
+            log.warning("%s: unknown keys %s, ignored", path, sorted(unknown - filters))
 
     def read(self, path: str, value: Any, kind: type) -> Any:
         """A value of this type, with its texts expanded. In an object, null stays."""
@@ -283,14 +280,16 @@ class ValueReader:
         value = self.expect(path, value, kind)
         if kind is dict:
             members = without_null(value).items()
-            texts = {key: self.read_text(f"{path}.{key}", m, key) for key, m in members}
-            return value | texts
+            for name, member in members:
+                value[name] = self.read_text(f"{path}.{name}", member, name)
+            return value
         items: list[str] = []
+        option = ""
         for number, item in enumerate(value):
+            items.append(self.read_text(f"{path}[{number}]", item, option))
             # An option is the name of the argument that follows it.
-            is_option = items and re.fullmatch(r"-[\w.-]+", items[-1])
-            name = items[-1] if is_option else ""
-            items.append(self.read_text(f"{path}[{number}]", item, name))
+            match = re.fullmatch(r"-[\w.-]+", items[-1])
+            option = match[0] if match else ""
         return items
 
     def read_text(self, path: str, value: Any, name: str = "") -> str:
@@ -334,9 +333,7 @@ def read_toolboxes(file: ValueReader, content: Any) -> dict[str, ToolboxConfig]:
     data, places = translate_file(data, file)  # room: Other clients' files
     if data.get("toolMode", "proxy") != "proxy":
         file.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
-    if "toolboxes" not in data:
-        file.report("configuration", f"expected toolboxes, found {[*data]}")
-    table = file.expect("toolboxes", data.get("toolboxes", {}), dict)
+    table = file.expect("toolboxes", data.get("toolboxes"), dict)
     toolboxes = {}
     for name, value in table.items():
         # A toolbox or server whose name begins with `_` is a comment.
@@ -353,7 +350,9 @@ def read_toolboxes(file: ValueReader, content: Any) -> dict[str, ToolboxConfig]:
         if name not in servers:
             file.check_name(path, name)
         given = entry.pop("description", ", ".join(servers))
-        text = file.read_text(f"{path}.description", given)
+        # Its variables are those of no server, and so not withheld.
+        reader = ValueReader(file.problems)
+        text = reader.read_text(f"{path}.description", given)
         file.check_keys(path, entry)
         toolboxes[name] = ToolboxConfig(text, servers)
     return toolboxes
@@ -388,25 +387,24 @@ def read_server(reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
     """A server, of the kind that its entry says; `reader` collects its problems."""
     kinds = [key for key in KINDS if entry.get(key)]
     if len(kinds) != 1:
-        expected = " or ".join(map(repr, KINDS))
-        found = " and ".join(kinds) or f"the keys {[*entry]}"
-        reader.report(path, f"expected {expected}, found {found}")
+        reader.report(path, f"expected one of {[*KINDS]}, found {kinds or [*entry]}")
     # A key of another kind, such as `transport` beside `command`, means nothing.
-    known = {key for kind in KINDS.values() for key in kind.KEYS}
-    reader.check_keys(path, [key for key in entry if key not in known])
+    known: set[str] = set().union(*(kind.KEYS for kind in KINDS.values()))
+    reader.check_keys(path, entry.keys() - known)
     kind = KINDS[kinds[0]] if kinds else ServerConfig
     values: JSON = {}
     # `env` comes first, because all other values may refer to its variables.
-    for key, (name, form) in kind.KEYS.items():
+    for key, form in kind.KEYS.items():
         if key in entry:
-            values[name] = reader.read(f"{path}.{key}", entry[key], form)
+            field_name = re.sub("(?=[A-Z])", "_", key).lower()
+            values[field_name] = reader.read(f"{path}.{key}", entry[key], form)
         if key == "env":
             reader.env = without_null(values.get("env", {}))
     return kind(**values, variables=frozenset(reader.variables))
 
 
 def parse_config(
-    data: Any, source: str = "file", secrets: Secrets | None = None
+    data: Any, source: str, secrets: Secrets, read_only: bool = False
 ) -> WorkbenchConfig:
     """Check a decoded configuration, and add what it has to the secrets.
 
@@ -422,34 +420,30 @@ def parse_config(
     # The path of a key or a socket is no secret.
     named = found.variables & inherited.keys()
     withheld = {name for name in named if not os.path.exists(inherited[name])}
-    if secrets:
-        secrets.add(*found.secrets)
-    return WorkbenchConfig(toolboxes, frozenset(withheld), source)
+    secrets.add(*found.secrets)
+    return WorkbenchConfig(toolboxes, frozenset(withheld), secrets, source, read_only)
 
 
 # This configuration is served where there is no file.
 DEFAULT: JSON = {"toolboxes": {}}
 
 
-def find_config(argument: Path | str | None, secrets: Secrets) -> WorkbenchConfig:
+def find_config(options: argparse.Namespace, secrets: Secrets) -> WorkbenchConfig:
     """The configuration to serve, from a file or `DEFAULT`. Raises `ConfigError`."""
-    given = argument or os.environ.get("WORKBENCH_CONFIG")
+    given = options.config or os.environ.get("WORKBENCH_CONFIG")
     path = os.path.expanduser(str(given or "workbench-config.json"))
     if not given and not os.path.exists(path):
         how = "give one as argument, in WORKBENCH_CONFIG, or as ./workbench-config.json"
-        return parse_config(DEFAULT, f"no file ({how})", secrets)
+        return parse_config(DEFAULT, f"no file ({how})", secrets, options.read_only)
     path = os.path.abspath(path)
-    language: str = "JSON"
     decode: Callable[[str], Any] = json.loads
-    language, decode = find_language(path)  # room: Other clients' files
+    decode = find_decoder(path)  # room: Other clients' files
     try:
         data = decode(Path(path).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        told = f"expected {language} saved as UTF-8: {error}"
-        raise ConfigError(f"{path}: {told}") from None
-    return parse_config(data, path, secrets)
+    except (OSError, ValueError) as error:
+        told = "cannot be read as JSON (TOML if its name ends in .toml) saved as UTF-8"
+        raise ConfigError(f"{path}: {told}: {error}") from None
+    return parse_config(data, path, secrets, options.read_only)
 
 
 # === Workbench ========================================================================
@@ -494,9 +488,7 @@ class Shared:
     servers go there. The SDK sends over the client's connection, which outlives a call.
     """
 
-    secrets: Secrets
-    withheld: frozenset[str]  # variables that only servers which name them inherit
-    read_only: bool  # only tools that are declared so can be seen and called
+    config: WorkbenchConfig
     client: ServerSession | None = None
     log_level: types.LoggingLevel = "debug"  # the lowest that the client wants to see
 
@@ -592,23 +584,21 @@ class DownstreamServer:
 
     async def _connect_for(self, tool: str) -> Connection:
         """A connection that is up and has this tool. Raises `ToolError`."""
-        connection = self.start()
         # A name that is not known may be that of a new tool, and a connection that is
         # not up yet has no tools.
-        if tool not in connection.tools:
+        if tool not in self.start().tools:
             with anyio.move_on_after(ANSWER_TIMEOUT):
-                connection = await self.connect()
+                await self.connect()
+        connection = self.connection
         if connection.state is not State.UP:
-            reason = connection.why_not_up()
-            raise ToolError(f"server '{self.name}' is not up: {reason}")
+            raise ToolError(f"'{self.name}' is not up: {connection.why_not_up()}")
         if tool in connection.left_out:
             hidden_by = connection.left_out[tool]
             raise ToolError(f"'{tool}' of '{self.name}' is left out by {hidden_by}")
         if tool not in connection.tools:
             names = [self.prefix + name for name in connection.tools]
             near = difflib.get_close_matches(self.prefix + tool, names, cutoff=0)
-            shown = ", ".join(map(repr, near)) or "none"
-            raise ToolError(f"'{self.name}' has no tool '{tool}', nearest: {shown}")
+            raise ToolError(f"'{self.name}' has no tool '{tool}', nearest: {near}")
         return connection
 
 
@@ -673,7 +663,9 @@ class Workbench:
         """
         began = anyio.current_time()
         all_servers = self.servers_of(toolbox)
-        servers = [s for s in all_servers if any(map(s.may_have, patterns))]
+        # Patterns that name no server may be tools' own names that have `__`.
+        named = [s for s in all_servers if any(map(s.may_have, patterns))]
+        servers = named or all_servers
         settled: Servers = []
         async with anyio.create_task_group() as waiting:
             waiting.cancel_scope.deadline = began + ANSWER_TIMEOUT
@@ -738,13 +730,10 @@ class Workbench:
 
 
 @asynccontextmanager
-async def running_workbench(
-    config: WorkbenchConfig, secrets: Secrets, read_only: bool = False
-) -> AsyncIterator[Workbench]:
+async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]:
     """A workbench whose servers are all stopped when the block is left."""
-    shared = Shared(secrets, config.withheld, read_only)
     async with anyio.create_task_group() as task_group:
-        yield Workbench(config, shared, task_group)
+        yield Workbench(config, Shared(config), task_group)
         task_group.cancel_scope.cancel()
 
 
@@ -758,15 +747,17 @@ def compose_note(servers: Servers, patterns: list[str], brief: bool) -> str:
         total = sum(len(server.connection.tools) for server in up)
         sentences.append(f"{found} of {total} tools of {names} match.")
         for pattern in patterns:
-            # The tools of a server that is still starting are not known yet.
-            is_open = any(server.may_have(pattern) for server in starting)
+            # The tools of a server that is not up are not known.
+            others = [server for server in servers if server not in up]
+            is_open = any(server.may_have(pattern) for server in others)
             if not is_open and not any(server.find_tools([pattern]) for server in up):
                 sentences.append(f"No tool matches {pattern!r}.")
-    hidden = [name for server in up for name in server.connection.left_out.values()]
-    if "--read-only" in hidden:
+    hidden = 0
+    for server in up:
+        hidden += list(server.connection.left_out.values()).count("--read-only")
+    if hidden:
         how = "--read-only allows only tools that are declared read-only"
-        count = hidden.count("--read-only")
-        sentences.append(f"{count} tools are left out: {how}.")
+        sentences.append(f"{hidden} tools are left out: {how}.")
     for server in starting:
         name = server.server_name
         how = f"with {compact([f'{name}__*'])} in `tools`"
@@ -775,12 +766,9 @@ def compose_note(servers: Servers, patterns: list[str], brief: bool) -> str:
         sentences.append(f"Still starting: {name}. Get its tools later, {how}.")
         output = server.connection.last_line()
         if output:
-            sentences.append(f"Its last output: {output}")
+            text = shorten(output, 4_000 // len(starting))
+            sentences.append(f"Its last output: {text}")
     return " ".join(sentences)
-
-
-def is_read_only(tool: types.Tool) -> bool:
-    return tool.annotations is not None and tool.annotations.read_only_hint is True
 
 
 def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
@@ -824,7 +812,7 @@ def explain(error: BaseException) -> str:
 # === MCP server =======================================================================
 # The workbench as an MCP server: the two meta-tools on the SDK's low-level `Server`.
 # Only this section turns errors into results of tools, and it masks their texts.
-# Clients add keys of their own to arguments, which `**_` and `**more` take.
+# Clients add keys of their own to arguments, which `**_` and `**own` take.
 
 
 class OwnTool(NamedTuple):
@@ -850,7 +838,7 @@ def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> OwnTool:
     return OwnTool(declaration, TypeAdapter(cast(Any, function)))
 
 
-def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
+def tool_server(name: str, tools: list[OwnTool], secrets: Secrets) -> Server[Any]:
     """A low-level MCP server of these tools. The texts of their errors are masked.
 
     An `MCPError` is passed on, with its data as they are. Any other error becomes a
@@ -861,35 +849,31 @@ def tool_server(name: str, tools: list[OwnTool], mask: Mask) -> Server[Any]:
     async def list_all(*_: object) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[tool.declaration for tool in tools])
 
-    async def call(context: Any, params: types.CallToolRequestParams) -> Any:
+    async def relay(ctx: Any, call_next: Any) -> Any:
+        # From the result of a handler, the SDK takes whatever it does not know.
+        if ctx.method != "tools/call":
+            return await call_next(ctx)
+        params = types.CallToolRequestParams.model_validate(ctx.params or {})
         if params.name not in adapters:
             text = f"Tool '{params.name}' not found: use {' and '.join(adapters)}"
             raise MCPError(types.INVALID_PARAMS, text)
-        given = ArgsKwargs((context,), params.arguments)
+        given = ArgsKwargs((ctx,), without_null(params.arguments or {}))
         try:
             # The adapter calls an async function, and so returns a coroutine.
             result = await adapters[params.name].validate_python(given)
         except MCPError as error:
-            raise MCPError(error.code, mask(error.message), error.data) from None
+            masked = secrets.mask(error.message)
+            raise MCPError(error.code, masked, error.data) from None
         except Exception as error:
             # The SDK would make "Internal server error" of it.
             log.debug("Tool '%s' failed", params.name, exc_info=True)
-            result = text_result(mask(explain(error)), is_error=True)
-        if context.session.can_send_request:
+            result = text_result(secrets.mask(explain(error)), is_error=True)
+        if ctx.session.can_send_request:
             return result
         return {"resultType": "complete", **result}  # as clients of 2026-07-28 need
 
-    async def relay(context: Any, call_next: Any) -> Any:
-        # From a handler's result, the SDK takes whatever it does not know.
-        if context.method != "tools/call":
-            return await call_next(context)
-        given = types.CallToolRequestParams.model_validate(context.params or {})
-        return await call(context, given)
-
-    server = Server(
-        name, version=__version__, on_list_tools=list_all, on_call_tool=call
-    )
-    server.middleware.append(cast(Any, relay))
+    server = Server(name, version=__version__, on_list_tools=list_all)
+    server.middleware.append(relay)
     return server
 
 
@@ -918,7 +902,7 @@ def _as_list(value: Any) -> Any:
     return list(filter(None, patterns)) or ["*"]
 
 
-_Object = Annotated[JSON, BeforeValidator(_as_object), Field(default={})]
+Args = Annotated[JSON, BeforeValidator(_as_object), Field(default={})]
 _Patterns = Annotated[list[str], BeforeValidator(_as_list), Field(default=["*"])]
 
 
@@ -953,12 +937,7 @@ _ONE_HOP = re.compile(r"progressToken$|io\.modelcontextprotocol/")
 
 
 async def use_tool(
-    context: Any,
-    /,
-    tool_name: str,
-    arguments: _Object,
-    toolbox_name: str = "",
-    **more: Any,
+    context: Any, /, tool_name: str, arguments: Args, toolbox_name: str = "", **own: Any
 ) -> JSON:
     """Call a tool, by its full name from open_toolbox, as its inputSchema asks.
 
@@ -974,7 +953,7 @@ async def use_tool(
     place = f"Error executing tool '{tool_name}' in toolbox '{toolbox}'"
     try:
         server = workbench.find_server(toolbox, tool_name)
-        return await server.call(tool_name, params, more, on_progress)
+        return await server.call(tool_name, params, own, on_progress)
     except (ToolError, ValueError) as error:
         # Like an invalid answer, arguments that are nested too deeply are a ValueError.
         raise ToolError(f"{place}: {explain(error)}") from None
@@ -1004,7 +983,7 @@ def instructions(config: WorkbenchConfig) -> str:
     return "\n".join(lines)
 
 
-def meta_tools(config: WorkbenchConfig, read_only: bool = False) -> list[OwnTool]:
+def meta_tools(config: WorkbenchConfig) -> list[OwnTool]:
     """The two meta-tools, with the names of the toolboxes in the schema."""
     opening = make_tool(open_toolbox, "Open Toolbox")
     using = make_tool(use_tool, "Use Tool")
@@ -1013,7 +992,7 @@ def meta_tools(config: WorkbenchConfig, read_only: bool = False) -> list[OwnTool
     opening.declaration.annotations = types.ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True
     )
-    if read_only:
+    if config.read_only:
         using.declaration.annotations = types.ToolAnnotations(read_only_hint=True)
     if config.toolboxes:
         # Many clients do not show the instructions, which have the names as well.
@@ -1025,9 +1004,7 @@ def meta_tools(config: WorkbenchConfig, read_only: bool = False) -> list[OwnTool
     return [opening, using]
 
 
-def create_server(
-    config: WorkbenchConfig, secrets: Secrets, read_only: bool = False
-) -> Server[Any]:
+def create_server(config: WorkbenchConfig) -> Server[Any]:
     """The workbench as a low-level MCP server, of which each run serves one client."""
 
     async def set_level(context: Any, params: types.SetLevelRequestParams) -> JSON:
@@ -1040,10 +1017,9 @@ def create_server(
         for server in in_state(State.UP, workbench.open_servers()):
             workbench.task_group.start_soon(server.connection.tell_roots_changed)
 
-    tools = meta_tools(config, read_only)
-    server = tool_server("mcp-workbench", tools, secrets.mask)
+    server = tool_server("mcp-workbench", meta_tools(config), config.secrets)
     server.instructions = instructions(config)
-    server.lifespan = lambda _: running_workbench(config, secrets, read_only)
+    server.lifespan = lambda _: running_workbench(config)
     # As arguments of `Server`, these two would raise deprecation warnings.
     level = types.SetLevelRequestParams
     server.add_request_handler("logging/setLevel", level, set_level)
@@ -1092,10 +1068,6 @@ class Transport(AbstractAsyncContextManager["Streams"]):
     on_closed: Callable[[str], None]  # with the reason
 
 
-# The transports, by the kinds of servers.
-TRANSPORTS: dict[type[ServerConfig], type[Transport]] = {}
-
-
 class Dispatcher(JSONRPCDispatcher[Any]):
     """Mends the small faults for which the SDK's session would refuse a whole result."""
 
@@ -1119,8 +1091,7 @@ def _is_valid(tool: Any) -> bool:
         # This is how the session checks a page, in any version.
         validate_server_result("tools/list", "2025-11-25", {"tools": [tool]})
     except ValueError as error:
-        text = "left out a tool that is not valid: %s: %.99s"
-        log.warning(text, explain(error), tool)
+        log.warning("left out an invalid tool: %s: %.99s", explain(error), tool)
         return False
     return True
 
@@ -1141,7 +1112,8 @@ class Connection:
         self.left_out: dict[str, str] = {}  # by name, the key or option that hides it
         self.session: ClientSession  # set by `run`, once the transport is entered
         self.state = State.STARTING
-        self._is_stale = False  # the tools may have changed since they were listed
+        self._changes = 0  # of the tools, as far as they were announced
+        self._listed = 0  # how many of the changes are in `tools`
         self._listing = anyio.Lock()
         self._reason = ""  # why the connection is closed
         self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
@@ -1173,22 +1145,22 @@ class Connection:
         The first reason is kept, because later ones are consequences of the first.
         """
         if not self._reason:
-            self._reason = " ".join(self.shared.secrets.mask(reason).split())
+            self._reason = " ".join(self.shared.config.secrets.mask(reason).split())
         if self.state is State.UP:
             self.set_state(State.DRAINING)
 
     def log_line(self, line: bytes) -> None:
         """Log a line of the server's output that is no message, and remember it."""
-        text = self.shared.secrets.mask(line.decode(errors="replace")).strip()
+        text = self.shared.config.secrets.mask(line.decode(errors="replace")).strip()
         if text:
             # The address of a sign-in has several hundred characters.
             self._output.append(text[:1_000])
             log.info("[%s] %s", self.name, text)
 
-    def why_not_up(self, separator: str = "; ") -> str:
+    def why_not_up(self) -> str:
         """The reason why the server is not up, with its last lines of output."""
         reason = self._reason or "still starting, call again"
-        return separator.join([reason, *self._output])
+        return "; ".join([reason, *self._output])
 
     def last_line(self) -> str:
         """The last line of output that has an address, or else the last line."""
@@ -1260,16 +1232,15 @@ class Connection:
         """Agree on an era: the newer one, without questions, only if need be."""
         try:
             await self.session.initialize()
-        except (MCPError, ToolError, RuntimeError) as refusal:
+        except (MCPError, ToolError, RuntimeError):
             # The SDK raises RuntimeError for a version that it does not know.
-            if self._reason:
-                raise  # the connection is closed, so there is nothing to probe
-            try:
-                await self.session.discover()
-            except Exception:  # noqa: BLE001
+            if not self._reason:  # else the connection is closed, and nothing to probe
+                with suppress(Exception):
+                    await self.session.discover()
+                    return
                 # Report why `initialize` failed. Some processes exit at the probe.
                 self._reason = ""
-                raise refusal from None
+            raise
 
     async def _on_message(self, message: object) -> None:
         """Note that the tools have changed; pass on that a question by URL is done."""
@@ -1284,7 +1255,7 @@ class Connection:
         if not (declared.tools and declared.tools.list_changed):
             text = "Received tools notification from server without listChanged"
             log.warning("%s capability: %s", text, self.name)
-        self._is_stale = True
+        self._changes += 1
 
     async def become_current(self) -> None:
         """Wait until the server is up or has failed, then list stale tools again.
@@ -1295,31 +1266,23 @@ class Connection:
         if self.state is State.UP and not self._listing.locked():
             # A server of 2026-07-28 announces nothing unless it is listened to.
             is_silent = self.session.discover_result is not None
-            self._is_stale |= is_silent or self.transport_class.is_remote
+            self._changes += is_silent or self.transport_class.is_remote
         await self.reach(State.UP)
         try:
             with anyio.fail_after(OPEN_TIMEOUT):
                 async with self._listing:
-                    await self._refresh()
+                    if self._listed < self._changes and self.state is State.UP:
+                        await self._list_tools()
         except (MCPError, ToolError, ValueError, TimeoutError) as error:
             log.warning("%s: kept its old tools: %s", self.name, explain(error))
-
-    async def _refresh(self) -> None:
-        if not self._is_stale or self.state is not State.UP:
-            return
-        # A change that is announced during the listing may not be in it.
-        self._is_stale = False
-        try:
-            await self._list_tools()
-        except BaseException:
-            self._is_stale = True
-            raise
 
     async def _list_tools(self) -> None:
         """Get all pages of the server's tools; keep those that models may see.
 
         https://modelcontextprotocol.io/specification/2025-11-25/server/tools#listing-tools
         """
+        # A change that is announced during the listing may not be in it.
+        changes = self._changes
         tools: dict[str, types.Tool] = {}
         params = types.PaginatedRequestParams()
         while True:
@@ -1337,7 +1300,8 @@ class Connection:
         left_out = {}
         for name, tool in list(tools.items()):
             hidden_by = self.config.why_left_out(name)
-            if self.shared.read_only and not is_read_only(tool):
+            hints = tool.annotations or types.ToolAnnotations()
+            if self.shared.config.read_only and not hints.read_only_hint:
                 hidden_by = hidden_by or "--read-only"
             if hidden_by:
                 left_out[name] = hidden_by
@@ -1346,7 +1310,7 @@ class Connection:
         modified = sum(tools[name] != self.tools[name] for name in new & old)
         counts = f"{len(new - old)} added, {len(old - new)} removed"
         log.info("%s: tools: %s, %d modified", self.name, counts, modified)
-        self.tools, self.left_out = tools, left_out
+        self.tools, self.left_out, self._listed = tools, left_out, changes
 
     def find_idle_patterns(self) -> list[str]:
         """A sentence for each of the entry's patterns that matches no tool.
@@ -1354,15 +1318,11 @@ class Connection:
         A person who has misspelt an exclusion relies on it in vain.
         """
         names = [*self.tools, *self.left_out]
-        config = self.config
         idle = []
-        for pattern in {*config.tool_filters, *config.exclude_tools} - {"*"}:
-            if not any(matches(name, pattern) for name in names):
-                key = (
-                    "toolFilters" if pattern in config.tool_filters else "excludeTools"
-                )
-                idle.append(f"{key}: {pattern!r} matches none of its tools")
-        return sorted(idle)
+        for pattern in [*self.config.tool_filters, *self.config.exclude_tools]:
+            if pattern != "*" and not any(matches(name, pattern) for name in names):
+                idle.append(f"its pattern {pattern!r} matches none of its tools")
+        return idle
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
         log.debug("[%s] %s: %s", self.name, params.level, compact(params.data))
@@ -1398,27 +1358,26 @@ class Connection:
             result: JSON = await self.session.send_request(
                 request, _RAW_RESULT, progress_callback=on_progress
             )
-            if result.get("resultType") != "input_required":
-                # The SDK accepts any answer of a 2026-07-28 server that has a
-                # `resultType`. `model_validate` raises what is wrong, and `result`
-                # stays as it is.
-                types.CallToolResult.model_validate(result, by_name=False)
-                return result
+            if result.get("resultType") == "input_required":
+                raise ToolError(
+                    "`input_required`: the user cannot be asked by a result"
+                )
+            # The SDK accepts any answer of a 2026-07-28 server that has a `resultType`.
+            # `model_validate` raises what is wrong, and `result` stays as it is.
+            types.CallToolResult.model_validate(result, by_name=False)
+            return result
         except ValidationError as error:
             told = f"its answer is not valid MCP: {explain(error)}"
             raise ToolError(f"{told}; {EXECUTED}") from None
         except MCPError as error:
             # This is how the SDK fails a call at the end of the messages. A server may
             # use the same code.
-            is_closed = (error.code, error.message) == _CLOSED
-            if not is_closed or self.state is State.UP:
+            if self.state is State.UP or (error.code, error.message) != _CLOSED:
                 raise
             raise ToolError(f"the server {self.why_not_up()}; {EXECUTED}") from None
         finally:
             self._in_flight -= 1
             self._notify()
-        how = "(`input_required`), which the workbench cannot forward"
-        raise ToolError(f"this call needs input from the user {how}")
 
 
 # === Processes ========================================================================
@@ -1468,10 +1427,8 @@ class ServerProcess(Transport):
     async def __aenter__(self) -> Streams:
         """Start the process, to speak to it over stdin and stdout."""
         config = self.config
-        env: JSON = dict(os.environ)
-        for name in self.shared.withheld - config.variables:
-            env.pop(name, None)
-        env = without_null({**env, **config.env})
+        withheld = dict.fromkeys(self.shared.config.withheld - config.variables)
+        env = without_null({**os.environ, **withheld, **config.env})
         words = list(map(os.path.expanduser, [config.command, *config.args]))
         cwd = os.path.abspath(os.path.expanduser(config.cwd))
         # A start that was cancelled half way would leave a process that nobody stops.
@@ -1480,9 +1437,11 @@ class ServerProcess(Transport):
                 await self.start(words, {"env": env, "cwd": cwd})
             except OSError as error:
                 why = f"cannot start '{words[0]}' in `cwd` {cwd}: {error.strerror}"
-                how = "`command` is one program, by its full path or from PATH"
-                raise ToolError(f"{why} ({how}; arguments go into `args`)") from None
-        _running.add(self)
+                how = (
+                    "`command` is one program, by its path or from PATH, without `args`"
+                )
+                raise ToolError(f"{why} ({how})") from None
+        RUNNING.add(self)
         # The process may have exited already. Then the callback follows at once.
         self._pipes.exited.add_done_callback(self._report_exit)
         self._ends = [self._pipes.exited, asyncio.create_task(self._read_stderr())]
@@ -1555,7 +1514,7 @@ class ServerProcess(Transport):
                         await anyio.sleep(0.02)
             await asyncio.wait(self._ends, timeout=OUTPUT_TIMEOUT)
         self._process.close()
-        _running.discard(self)
+        RUNNING.discard(self)
 
     def kill_group(self, number: int) -> bool:
         """Signal the process group, unless 0; return whether it has any process."""
@@ -1566,15 +1525,10 @@ class ServerProcess(Transport):
         return False
 
 
-TRANSPORTS[ProcessConfig] = ServerProcess
+# The transports, by the kinds of servers.
+TRANSPORTS: dict[type[ServerConfig], type[Transport]] = {ProcessConfig: ServerProcess}
 # All servers whose processes run, for the end by force.
-_running: set[ServerProcess] = set()
-
-
-def kill_all() -> None:
-    """Kill every server process with its group, at once. A thread may call this."""
-    for process in list(_running):
-        process.kill_group(9)
+RUNNING: set[ServerProcess] = set()
 
 
 # === Messages =========================================================================
@@ -1608,8 +1562,7 @@ class Streams(anyio.abc.UnreliableObjectStream[SessionMessage]):
         await self.transmit(item)
 
     async def aclose(self) -> None:
-        # The SDK calls this, but the pipes and the HTTP client are the transport's.
-        pass
+        """Nothing: the SDK calls this, but what is to be closed is the transport's."""
 
 
 def read_message(line: bytes) -> types.JSONRPCMessage | None:
@@ -1675,9 +1628,9 @@ _SECRET_NAME = re.compile(
 # A name that stands before its value.
 _NAME = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]++)["']?\s*[=:]\s*["']?""")
 _URL_PASSWORD = re.compile(r"://[^\s/@:]*:([^\s/]+)@")
-# Colours and moves of a terminal, halves of surrogate pairs, and control characters
+# What would move or colour a terminal, halves of surrogate pairs, and control characters
 # except \n.
-_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
+CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def is_secret(name: str) -> bool:
@@ -1705,11 +1658,6 @@ def find_secrets(name: str, text: str) -> list[str]:
     return found
 
 
-def without_controls(text: str) -> str:
-    """The text with spaces for what would move or colour a terminal; line feeds stay."""
-    return _CONTROLS.sub(" ", text)
-
-
 class Secrets:
     """The texts that must not be told."""
 
@@ -1735,7 +1683,7 @@ class Secrets:
         """The text with `***` for each secret, and without control characters."""
         for secret in self._texts:
             text = text.replace(secret, "***")
-        return without_controls(text)
+        return CONTROLS.sub(" ", text)
 
 
 # === Serving ==========================================================================
@@ -1765,7 +1713,7 @@ async def stdio_streams() -> AsyncIterator[Streams]:
 
     def receive(line: bytes) -> None:
         if not line:  # the end
-            start_countdown(0)
+            _thread.start_new_thread(_end_by_force, (0,))
         loop.call_soon_threadsafe(received.put_nowait, line)
 
     async def send(item: SessionMessage) -> None:
@@ -1784,13 +1732,13 @@ async def stdio_streams() -> AsyncIterator[Streams]:
         # timer, no other server would be stopped meanwhile.
         loop.call_later(0.05, scope.cancel)
 
-    _thread.start_new_thread(_read_stdin, (receive,))
+    _thread.start_new_thread(read_stdin, (receive,))
     # The end of this block waits until `writer` has written everything.
     with writer, scope:
         yield Streams(messages(), send)
 
 
-def _read_stdin(receive: Callable[[bytes], None]) -> None:
+def read_stdin(receive: Callable[[bytes], None]) -> None:
     """Hand on each line of stdin, and an empty one at its end."""
     with suppress(OSError):
         for line in sys.stdin.buffer:
@@ -1839,28 +1787,16 @@ async def refuse_client(why: str) -> int:
 # Both stop all servers, while a thread counts down. Then the process exits.
 
 
-# Only the first countdown counts, and holds this lock.
-_countdown = _thread.allocate_lock()
-
-
-def start_countdown(status: int) -> None:
-    """Have the process end in `EXIT_TIMEOUT` seconds, if it has not ended until then.
-
-    A signal handler calls this function. So it uses `_thread`: `threading` takes locks,
-    which the code that the signal interrupts may hold.
-    """
-    if _countdown.acquire(blocking=False):
-        _thread.start_new_thread(_end_by_force, (status,))
-
-
 def _end_by_force(status: int) -> None:
     """After `EXIT_TIMEOUT` seconds, kill the group of every server, and exit.
 
     This function runs in a thread, because the event loop may be busy with large
-    answers.
+    answers. Signal handlers start it with `_thread`: `threading` takes locks, which the
+    code that the signal interrupts may hold. If it runs twice, the first ends first.
     """
     sleep(EXIT_TIMEOUT)
-    kill_all()
+    for process in list(RUNNING):
+        process.kill_group(9)
     os._exit(status)
 
 
@@ -1879,7 +1815,7 @@ async def run_until_end(work: Work, status: int) -> None:
     scope = anyio.CancelScope()
 
     def stop(*_: object) -> None:
-        start_countdown(status)
+        _thread.start_new_thread(_end_by_force, (status,))
         loop.call_soon_threadsafe(scope.cancel)
 
     # The handlers stay until the end, because a second signal must not stop the
@@ -1934,7 +1870,7 @@ class Mode(NamedTuple):
 
 def serve(options: argparse.Namespace, secrets: Secrets) -> Work:
     """Serve the workbench over stdin and stdout."""
-    config = find_config(options.config, secrets)
+    config = find_config(options, secrets)
     names = ", ".join(config.toolboxes) or "no toolbox"
     log.info("Serving %s: %s", names, config.source)
     for toolbox in config.toolboxes.values():
@@ -1943,7 +1879,7 @@ def serve(options: argparse.Namespace, secrets: Secrets) -> Work:
     if config.withheld:
         withheld = ", ".join(sorted(config.withheld))
         log.info("Withheld from servers whose entries do not name them: %s", withheld)
-    return serve_stdio(create_server(config, secrets, options.read_only))
+    return serve_stdio(create_server(config))
 
 
 # The command line can ask for these, by the names of their options.
@@ -1973,26 +1909,15 @@ def parse_arguments() -> tuple[argparse.Namespace, Mode]:
     parser.add_argument("--version", action="version", version=version)
     parser.add_argument("--help", "-h", action="version", version=usage)
     options = parser.parse_args()
-    asked = [name for name in MODES if name != "config" and getattr(options, name)]
+    given = vars(options)
+    asked = [name for name in MODES if given[name] not in (None, False)]
     mode = MODES[asked[-1]] if asked else MODES["config"]
     # The usage of a mode has all that goes together with it.
     needless = (options.config or options.read_only) and "CONFIG" not in mode.usage
-    if needless or set(asked) != set(re.findall("--([a-z]+)", mode.usage)):
+    if needless or {*asked} - {"config"} != {*re.findall("--([a-z]+)", mode.usage)}:
         expected = mode.usage.partition("  ")[0]
         parser.error(f"options that do not go together; expected: {expected}")
     return options, mode
-
-
-def set_up_process() -> None:
-    """Set what holds for the whole process: its streams and threads."""
-    for stream in (sys.stdout, sys.stderr):
-        # `os._exit` does not flush buffers, so each line is written at once.
-        cast(Any, stream).reconfigure(
-            encoding="utf-8", errors="replace", line_buffering=True
-        )
-    # The threads of stdin and stdout need the interpreter's lock. Beside a server that
-    # writes without end, the event loop would not let go of the lock for long enough.
-    sys.setswitchinterval(0.0001)  # seconds
 
 
 def set_up_log(secrets: Secrets, level: int) -> MaskedLog:
@@ -2009,7 +1934,13 @@ def set_up_log(secrets: Secrets, level: int) -> MaskedLog:
 
 def main() -> None:
     """Do what the command line asks for, and end the process."""
-    set_up_process()
+    for stream in (sys.stdout, sys.stderr):
+        # `os._exit` does not flush buffers, so each line is written at once.
+        form = {"encoding": "utf-8", "errors": "replace", "line_buffering": True}
+        cast(Any, stream).reconfigure(**form)
+    # The threads of stdin and stdout need the interpreter's lock. Beside a server that
+    # writes without end, the event loop would not let go of the lock for long enough.
+    sys.setswitchinterval(0.0001)  # seconds
     options, mode = parse_arguments()
     # The servers inherit the environment, and a file may name its variables.
     restore_environment()  # room: uv
@@ -2060,11 +1991,7 @@ Answer = types.JSONRPCResponse | types.JSONRPCError
 class RemoteConfig(ServerConfig):
     """A server that is an endpoint elsewhere."""
 
-    KEYS = ServerConfig.KEYS | {
-        "url": ("url", str),
-        "headers": ("headers", dict),
-        "transport": ("transport", str),
-    }
+    KEYS = ServerConfig.KEYS | {"url": str, "headers": dict, "transport": str}
 
     url: str = ""
     headers: dict[str, str | None] = field(default_factory=dict)
@@ -2147,7 +2074,8 @@ class RemoteServer(Transport):
             event_hooks={"request": [self._check_host], "response": [_check_redirect]},
             follow_redirects=True,
         )
-        add_sign_in(client, self._url, self.shared.secrets)  # room: Sign-in
+        secrets = self.shared.config.secrets
+        add_sign_in(client, self._url, secrets)  # room: Sign-in
         return client
 
     async def _check_host(self, request: httpx2.Request) -> None:
@@ -2171,10 +2099,8 @@ class RemoteServer(Transport):
                 exchange.awaited = str(message.id)
             await self._request(item, exchange)
         else:
-            try:
+            with suppress(ToolError):
                 await self._follow(exchange)
-            except ToolError as error:
-                log.debug("not posted: %s", error)
         # The session sets the agreed version in the headers of its requests and
         # notifications. Its answers and the GET of `_listen` need this header, too.
         if _VERSION_HEADER in headers:
@@ -2227,9 +2153,8 @@ class RemoteServer(Transport):
         answer, status = exchange.answer, exchange.status
         if not exchange.awaited or status == 429:
             return False
-        if failure or status >= 400:
-            self._failures += 1
-        else:
+        self._failures += 1
+        if not failure and status < 400:
             self._failures = 0
         is_refused = answer is None and status in (400, 404, 410)
         is_lost = is_refused or self._failures > 1
@@ -2321,7 +2246,7 @@ class RemoteServer(Transport):
                     # The body has nothing, and may never end.
                     return True
                 async for event in _events(response):
-                    await self._receive(event, exchange)
+                    await self._take(event, exchange)
                     if exchange.answer:
                         return True
         except Exception as error:  # noqa: BLE001
@@ -2335,9 +2260,7 @@ class RemoteServer(Transport):
             raise self._failure(response, exchange)
         return False
 
-    async def _receive(
-        self, event: httpx2.ServerSentEvent, exchange: _Exchange
-    ) -> None:
+    async def _take(self, event: httpx2.ServerSentEvent, exchange: _Exchange) -> None:
         """Hand on the message of an event, which may be the answer."""
         exchange.last_data = event.data
         # An event without an id or `retry` does not change the last.
@@ -2370,17 +2293,15 @@ class RemoteServer(Transport):
     def _failure(self, response: httpx2.Response, exchange: _Exchange) -> ToolError:
         """The reason why a request was not answered, and what to do about it."""
         # The mask comes before the cut, because a secret that is cut is not found.
-        told = " ".join(self.shared.secrets.mask(exchange.last_data).split())[:300]
-        text = f"{self._shown}: HTTP {response.status_code}, "
+        told = " ".join(self.shared.config.secrets.mask(exchange.last_data).split())
+        what = f"no valid MCP answer: {told[:300] or 'nothing'}"
         if _is_stream(response):
-            text += "the stream ended before the answer"
-        else:
-            text += f"no valid MCP answer: {told or 'nothing'}"
+            what = "the stream ended before the answer"
         if not self._is_ready.is_set():
-            text += " (check `headers`, and the path in `url`, which often is /mcp)"
+            what += " (check `headers`, and the path in `url`, which often is /mcp)"
         elif 200 <= exchange.status < 300 or exchange.status >= 500:
-            text += f"; {EXECUTED}"
-        return ToolError(text)
+            what += f"; {EXECUTED}"
+        return ToolError(f"{self._shown}: HTTP {response.status_code}, {what}")
 
 
 async def _check_redirect(response: httpx2.Response) -> None:
@@ -2412,9 +2333,8 @@ def find_proxy(url: httpx2.URL) -> str | None:
     proxies = urllib.request.getproxies()
     # Python itself does not know `*.corp.example` in NO_PROXY.
     direct = ["localhost", "127.*", "::1", *proxies.get("no", "").split(",")]
-    if any(matches(url.host, name.strip()) for name in direct):
-        return None
-    if urllib.request.proxy_bypass(url.netloc.decode()):
+    is_direct = any(matches(url.host, name.strip()) for name in direct)
+    if is_direct or urllib.request.proxy_bypass(url.netloc.decode()):
         return None
     proxy = proxies.get(url.scheme, proxies.get("all"))
     if proxy and "://" not in proxy:
@@ -2459,12 +2379,12 @@ TRANSPORTS[RemoteConfig] = RemoteServer
 # https://modelcontextprotocol.io/specification/2025-11-25/basic/authorization
 
 import hashlib
+import sqlite3
 import subprocess
 import tempfile
 import urllib.parse
 import webbrowser
 from contextlib import aclosing, closing
-from typing import IO
 
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError
 from mcp.shared import auth
@@ -2550,12 +2470,13 @@ class SignIn(httpx2.Auth):
         twice may count as stolen, and end the sign-in. Raises `ToolError` if no new
         tokens came, because a later refresh may succeed.
         """
-        with open(self._path.with_suffix(".lock"), "ab") as file:  # noqa: ASYNC230
-            is_first = _lock(file)
+        file = self._path.with_suffix(".lock")
+        with closing(sqlite3.connect(file, timeout=0)) as lock:
+            is_first = _take(lock)
             # Without a limit, a process that was stopped in its refresh would have all
             # others wait until it goes on.
             with anyio.move_on_after(TOKEN_TIMEOUT):
-                while not is_first and not _lock(file):
+                while not is_first and not _take(lock):
                     await anyio.sleep(0.05)
             # A caller that has waited begins no refresh. Behind one that got no answer,
             # the callers would fail one after another, each after `TOKEN_TIMEOUT`.
@@ -2609,17 +2530,14 @@ async def _get_answer(request: httpx2.Request) -> httpx2.Response:
     raise httpx2.ReadTimeout(f"no answer came from {request.url}")
 
 
-def _lock(file: IO[bytes]) -> bool:
-    """Lock a file until it is closed. Returns False if somebody else has locked it."""
-    with suppress(OSError if sys.platform == "win32" else BlockingIOError):
-        if sys.platform == "win32":
-            import msvcrt
+def _take(lock: sqlite3.Connection) -> bool:
+    """Take a lock until it is closed. Returns False if somebody else has it.
 
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    SQLite locks its files on all systems, and the system unlocks those of a process
+    that has ended.
+    """
+    with suppress(sqlite3.OperationalError):
+        lock.execute("BEGIN EXCLUSIVE")
         return True
     return False
 
@@ -2650,7 +2568,7 @@ class Login:
         def paste(line: bytes) -> None:
             loop.call_soon_threadsafe(self._come_back, line)
 
-        _thread.start_new_thread(_read_stdin, (paste,))
+        _thread.start_new_thread(read_stdin, (paste,))
         with closing(listener):
             port = listener.sockets[0].getsockname()[1]
             # Some servers refuse the address. A browser tries all that the name has.
@@ -2663,7 +2581,6 @@ class Login:
             form["resource"] = context.get_resource_url()
         form, headers = context.prepare_token_auth(form, {})
         stored: JSON = context.current_tokens.model_dump()
-        stored["url"] = str(self._url.copy_with(userinfo=b"", query=None))
         stored["token_url"] = provider._get_token_endpoint()
         return stored | {"form": form, "headers": headers}
 
@@ -2758,10 +2675,8 @@ ANSWER_LIMIT = 30_000  # characters of an answer; clients cut longer ones
 LINES_LIMIT = 8_000  # characters of the lines of a brief answer
 DEPTH = 4  # to which a line looks into a schema
 
-_SIGNS = (
-    "Signs: `?` optional, `[]` list, `{}` object with its keys, `|` between values, "
-)
-_SIGNS += "`…` more. A full name in `tools` brings the schema."
+_SIGNS = "Signs: `?` optional, `[]` list, `{}` object with its keys, `|` between "
+_SIGNS += "values, `…` more. A full name in `tools` brings the schema."
 _WITHOUT = "{} of {} tools have no schema here: get it with full names in `tools`."
 
 
@@ -2816,21 +2731,16 @@ def drop_schemas(answer: JSON) -> None:
     sizes = [len(compact(tool)) for tool in tools]
     # The note will have one more sentence.
     excess = len(compact(answer)) + len(_WITHOUT) - ANSWER_LIMIT
-    count = 0
     while excess > 0 and any(sizes):
         longest = sizes.index(max(sizes))
         tool = tools[longest]
-        excess -= sizes[longest]
-        if tool.pop("inputSchema", None) is not None:
-            count += 1
-            sizes[longest] = len(compact(tool))
-            excess += sizes[longest]
-        else:
-            name = tool["name"]
-            tool.clear()
-            tool["name"] = name
-            sizes[longest] = 0
-            excess += len(compact(tool))
+        keys = {"inputSchema"} if "inputSchema" in tool else tool.keys() - {"name"}
+        for key in keys:
+            del tool[key]
+        size = len(compact(tool))
+        excess -= sizes[longest] - size
+        sizes[longest] = size if len(tool) > 1 else 0
+    count = sum("inputSchema" not in tool for tool in tools)
     if count:
         text = _WITHOUT.format(count, len(tools))
         answer["note"] = f"{answer['note']} {text}".strip()
@@ -2905,23 +2815,21 @@ _TABLES += ["mcp", "mcp.servers", "amp.mcpServers"]
 _RULES = ["tools", "permission", "amp.tools.disable"]
 # Other spellings of our keys.
 _SPELLINGS = {
-    "type": "transport",
-    "serverUrl": "url",
-    "httpUrl": "url",
-    "http_headers": "headers",
-    "environment": "env",
-    "working_directory": "cwd",
-    "includeTools": "toolFilters",
-    "enabled_tools": "toolFilters",
-    "tools": "toolFilters",
-    "disabledTools": "excludeTools",
-    "disabled_tools": "excludeTools",
+    "transport": ["type"],
+    "url": ["serverUrl", "httpUrl"],
+    "headers": ["http_headers"],
+    "env": ["environment"],
+    "cwd": ["working_directory"],
+    "toolFilters": ["includeTools", "enabled_tools", "tools"],
+    "excludeTools": ["disabledTools", "disabled_tools"],
 }
 # Clients keep these keys in an entry for themselves.
-_IGNORED = ["description", "alwaysLoad", "autoApprove", "alwaysAllow", "trust"]
-_IGNORED += ["timeout", "tool_timeout_sec", "startup_timeout_sec", "deferTools"]
-_IGNORED += ["supports_parallel_tool_calls", "toolPermissions", "required"]
-_IGNORED += ["default_tools_approval_mode"]
+_IGNORED = """
+    description alwaysLoad autoApprove alwaysAllow trust required source version gallery
+    dev settings extension isDefaultServer sourcePath timeout tool_timeout_sec scopes
+    startup_timeout_sec startup_timeout_ms supports_parallel_tool_calls toolPermissions
+    default_tools_approval_mode deferTools
+"""
 
 
 def translate_file(data: JSON, values: ValueReader) -> tuple[JSON, dict[str, str]]:
@@ -2929,15 +2837,17 @@ def translate_file(data: JSON, values: ValueReader) -> tuple[JSON, dict[str, str
 
     Each server in another client's table becomes a toolbox of its own name.
     """
+    tables = find_tables(data, values)
     rules = []
     for key in _RULES:
-        if isinstance(data.get(key), dict | list):
-            given = [each for each in data[key] if isinstance(each, str)]
-            rules.append(f"{key} ({', '.join(given)})")
+        given = data.get(key)
+        # Other clients have other things in `tools`.
+        is_rule = key.startswith("amp") or "mcp" in tables
+        if is_rule and isinstance(given, dict | list):
+            rules += [name for name in given if isinstance(name, str)]
     if rules:
         how = "`excludeTools` in a server's entry does the same"
-        log.warning("not applied: %s; %s", "; ".join(rules), how)
-    tables = find_tables(data, values)
+        log.warning("not applied, rules about single tools: %s; %s", rules, how)
     if "toolboxes" in data:
         if tables:
             names = ", ".join(tables)
@@ -2978,7 +2888,8 @@ def _starts_workbench(entry: Any) -> bool:
     args = entry.get("args")
     words = [entry.get("command"), *(args if isinstance(args, list) else [])]
     for word in filter(lambda each: isinstance(each, str), words):
-        file = os.path.expandvars(os.path.expanduser(word))
+        expanded = os.path.expanduser(ValueReader().read_text("", word))
+        file = os.path.join(str(entry.get("cwd", "")), expanded)
         if os.path.exists(file) and os.path.samefile(file, __file__):
             return "--toolbox" not in words
     return False
@@ -2996,7 +2907,7 @@ def find_tables(data: JSON, values: ValueReader) -> JSON:
         # opencode's `mcp` is a table. VS Code and Gemini CLI have these keys in it.
         if mcp.keys() & {"servers", "inputs", "allowed", "excluded", "serverCommand"}:
             del found["mcp"]
-    tables = {key: found[key] for key in _TABLES if found.get(key) is not None}
+    tables = without_null({key: found.get(key) for key in _TABLES})
     off = _read_names(values, "disabledMcpServers", found)
     off |= _read_names(values, "mcp.excluded", found)
     # Claude Code keeps the servers of each folder. Later tables win over earlier ones.
@@ -3006,34 +2917,26 @@ def find_tables(data: JSON, values: ValueReader) -> JSON:
         if Path(folder) == Path.cwd() and isinstance(project, dict):
             tables[f"projects.{folder}.mcpServers"] = project.get("mcpServers") or {}
             off |= _read_names(values, "disabledMcpServers", project)
-    for place, table in tables.items():
-        if isinstance(table, dict):
-            names = {name for name in table if name.lower() in off}
-            if found.get("mcp.allowed") is not None:
-                allowed = _read_names(values, "mcp.allowed", found)
-                names |= {name for name in table if name.lower() not in allowed}
-            tables[place] = _switch_off(table, names)
+    allowed = _read_names(values, "mcp.allowed", found)
+    has_allowed = found.get("mcp.allowed") is not None
+    for table in tables.values():
+        for name, entry in table.items() if isinstance(table, dict) else ():
+            is_allowed = not has_allowed or name.lower() in allowed
+            if isinstance(entry, dict) and (name.lower() in off or not is_allowed):
+                entry["disabled"] = True
     return tables
 
 
 def _read_names(values: ValueReader, path: str, owner: JSON) -> set[str]:
     """A list of servers' names, which clients compare without regard to case."""
-    return {name.lower() for name in values.read(path, owner.get(path) or [], list)}
-
-
-def _switch_off(table: JSON, names: set[str]) -> JSON:
-    """The table, with `disabled` in the entries of these names."""
-    entries = dict(table)
-    for name in names:
-        if isinstance(table[name], dict):
-            entries[name] = table[name] | {"disabled": True}
-    return entries
+    names = values.expect(path, owner.get(path) or [], list)
+    return {name.lower() for name in names if isinstance(name, str)}
 
 
 def translate_entry(path: str, entry: JSON, reader: ValueReader) -> JSON:
     """The entry of a server in our form; `reader` collects contradictions."""
-    # `{env:NAME}` is a reference of opencode.
-    entry = json.loads(re.sub(r"(?<!\$)\{env:", "${env:", json.dumps(entry)))
+    # `{env:NAME}` is a reference of opencode, and `{file:PATH}` one that is none here.
+    entry = json.loads(re.sub(r"(?<!\$)\{(?=env:|file:)", "${", json.dumps(entry)))
     command, args = entry.get("command"), entry.get("args", [])
     if isinstance(command, list) and command and isinstance(args, list):
         # opencode writes the command and its arguments as one list.
@@ -3041,19 +2944,16 @@ def translate_entry(path: str, entry: JSON, reader: ValueReader) -> JSON:
     if isinstance(entry.get("tools"), dict):
         del entry["tools"]  # Codex's approvals
     _translate_names(entry)
-    for key, ours in _SPELLINGS.items():
-        if key not in entry:
-            continue
-        value = entry.pop(key)
-        former = entry.setdefault(ours, value)
-        if former is value:
-            continue
-        lists = isinstance(former, list) and isinstance(value, list)
-        if ours == "excludeTools" and lists:
-            entry[ours] = former + value
-        elif former != value:
-            reader.report(f"{path}.{key}", f"expected the same as in {ours}")
-    for key in _IGNORED:
+    for ours, spellings in _SPELLINGS.items():
+        for key in entry.keys() & spellings:
+            value = entry.pop(key)
+            former: Any = entry.setdefault(ours, value)
+            lists = isinstance(former, list) and isinstance(value, list)
+            if ours == "excludeTools" and lists:
+                entry[ours] = former + [each for each in value if each not in former]
+            elif former != value:
+                reader.report(f"{path}.{key}", f"expected the same as in {ours}")
+    for key in _IGNORED.split():
         entry.pop(key, None)
     return entry
 
@@ -3107,11 +3007,9 @@ def _decode_toml(text: str) -> Any:
     return json.loads(json.dumps(tomllib.loads(text), default=str))
 
 
-def find_language(path: str) -> tuple[str, Callable[[str], Any]]:
-    """The language of a file by its name, and the decoder of this language."""
-    if path.endswith(".toml"):
-        return "TOML, because of its name,", _decode_toml
-    return "JSON", _decode_json
+def find_decoder(path: str) -> Callable[[str], Any]:
+    """The decoder of a file, by its name."""
+    return _decode_toml if path.endswith(".toml") else _decode_json
 
 
 # === Room: Reports ====================================================================
@@ -3121,12 +3019,12 @@ def find_language(path: str) -> tuple[str, Callable[[str], Any]]:
 from mcp import Client
 
 
-async def check(config: WorkbenchConfig, secrets: Secrets, options: Any) -> int:
+async def check(config: WorkbenchConfig) -> int:
     """Start all servers side by side, and print a line for each as it settles.
 
     Returns the exit status: 1 if a server is not ok, or if there is none.
     """
-    async with running_workbench(config, secrets, options.read_only) as workbench:
+    async with running_workbench(config) as workbench:
         for name in config.toolboxes:
             workbench.servers_of(name)
         servers = workbench.open_servers()
@@ -3135,7 +3033,7 @@ async def check(config: WorkbenchConfig, secrets: Secrets, options: Any) -> int:
             return 1
         async with anyio.create_task_group() as telling:
             telling.start_soon(_tell_what_is_awaited, servers)
-            checks = [_check_server(workbench, s, options.verbose) for s in servers]
+            checks = [_check_server(workbench, server) for server in servers]
             warnings = sum(await asyncio.gather(*checks))
             telling.cancel_scope.cancel()
         up = in_state(State.UP, servers)
@@ -3152,16 +3050,13 @@ async def check(config: WorkbenchConfig, secrets: Secrets, options: Any) -> int:
 
 
 async def _tell_what_is_awaited(servers: Servers) -> None:
-    """Print on stderr every 10 seconds which servers are still starting."""
-    while True:
-        await anyio.sleep(10)
-        names = ", ".join(map(_short_name, in_state(State.STARTING, servers)))
-        print(f"waiting for: {names}", file=sys.stderr)
+    """Print on stderr after 10 seconds which servers are still starting."""
+    await anyio.sleep(10)
+    names = ", ".join(map(_short_name, in_state(State.STARTING, servers)))
+    print(f"waiting for: {names}", file=sys.stderr)
 
 
-async def _check_server(
-    workbench: Workbench, server: DownstreamServer, verbose: bool
-) -> int:
+async def _check_server(workbench: Workbench, server: DownstreamServer) -> int:
     """Start a server, and print a line about it, with further lines indented below.
 
     Returns the number of warnings.
@@ -3178,16 +3073,13 @@ async def _check_server(
         cost = _cost(len(compact(answer).encode()))
         warnings = connection.find_idle_patterns()
         lines = [f"{len(connection.tools):4} {noun} {cost}", *warnings]
-        if verbose:
+        if log.isEnabledFor(logging.DEBUG):  # --verbose
             lines += _describe_tools(server)
     else:
         verdict = "FAILED"
         # The first line is the reason, and the others are the server's output, or
         # further problems of its entry.
-        text = connection.why_not_up("\n")
-        if server.config.problem:
-            text = text.replace("; ", "\n")
-        lines = text.split("\n")
+        lines = connection.why_not_up().split("; ")
     width = max(map(len, map(_short_name, workbench.open_servers())))
     start = f"{_short_name(server):{width}}  {verdict} {seconds:6.1f} s"
     print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
@@ -3205,7 +3097,7 @@ def _describe_tools(server: DownstreamServer) -> list[str]:
     for name, hidden_by in server.connection.left_out.items():
         lines.append(f"{server.prefix}{name} is left out by {hidden_by}")
     # A server's names may have line feeds and controls of a terminal.
-    return [" ".join(without_controls(line).split()) for line in lines]
+    return [" ".join(CONTROLS.sub(" ", line).split()) for line in lines]
 
 
 def _short_name(server: DownstreamServer) -> str:
@@ -3216,8 +3108,7 @@ def _short_name(server: DownstreamServer) -> str:
 def _print_context(workbench: Workbench) -> None:
     """Print what a model's context holds with the workbench, and without."""
     config = workbench.config
-    read_only = workbench.shared.read_only
-    own = [tool.declaration for tool in meta_tools(config, read_only)]
+    own = [tool.declaration for tool in meta_tools(config)]
     tools: list[types.Tool] = []
     for server in workbench.open_servers():
         tools += server.connection.tools.values()
@@ -3236,14 +3127,10 @@ def _cost(size: int) -> str:
     return f"{size:9,} bytes (about {size // 4:,} tokens)"
 
 
-async def call_once(
-    config: WorkbenchConfig, secrets: Secrets, options: argparse.Namespace
-) -> int:
+async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     """Call a tool as an MCP client does, and print its result. Returns the status."""
-    name, *words = options.call
-    server = create_server(config, secrets, options.read_only)
     # In the newer era, servers could not log.
-    async with Client(server, mode="legacy") as client:
+    async with Client(create_server(config), mode="legacy") as client:
         called = {"tool_name": name, "arguments": " ".join(words)}
         result = await client.call_tool("use_tool", called)
     output = result.model_dump_json(indent=2, by_alias=True, exclude_unset=True)
@@ -3256,16 +3143,12 @@ async def call_once(
 MODES["check"] = Mode(
     "[CONFIG] --check               start every server, report on each",
     {"action": "store_true"},
-    lambda options, secrets: check(
-        find_config(options.config, secrets), secrets, options
-    ),
+    lambda options, secrets: check(find_config(options, secrets)),
 )
 MODES["call"] = Mode(
     "[CONFIG] --call NAME [JSON]    call a tool by its full name",
     {"nargs": "+", "metavar": ("NAME", "JSON")},
-    lambda options, secrets: call_once(
-        find_config(options.config, secrets), secrets, options
-    ),
+    lambda options, secrets: call_once(find_config(options, secrets), *options.call),
 )
 
 
@@ -3313,7 +3196,7 @@ def create_toolbox_server() -> Server[Any]:
     To add a tool, write an async function like `echo` and list it here.
     """
     tools = [make_tool(echo, "Echo Tool"), make_tool(time, "Time Tool")]
-    return tool_server("mcp-toolbox", tools, mask=str)
+    return tool_server("mcp-toolbox", tools, Secrets())
 
 
 def toolbox_app(bound_to: str) -> ASGIApp:
@@ -3387,12 +3270,10 @@ def host_and_port(text: str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
+_ENTRY = {"command": sys.executable, "args": [__file__, "--toolbox"]}
 DEFAULT["toolboxes"]["demo"] = {
-    "description": "Echo and time. This is a demo. Give your own file as argument or "
-    "in WORKBENCH_CONFIG.",
-    "mcpServers": {
-        "toolbox": {"command": sys.executable, "args": [__file__, "--toolbox"]},
-    },
+    "description": "A demo. Give your own file as argument, or in WORKBENCH_CONFIG.",
+    "mcpServers": {"toolbox": _ENTRY},
 }
 MODES["toolbox"] = Mode(
     "--toolbox                      serve the built-in tools, echo and time",
@@ -3442,6 +3323,7 @@ if sys.platform == "win32":
 
     import pywintypes  # type: ignore[import-untyped]
     import win32job  # type: ignore[import-untyped]
+    from mcp.os.win32.utilities import _create_job_object
 
     class JobProcess(ServerProcess):
         """A server process in a job object, with the children that it will have."""
@@ -3453,12 +3335,7 @@ if sys.platform == "win32":
             # A group keeps Ctrl-C from the server, as a session does elsewhere.
             options["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
             await super().start(words, options)
-            self._job = win32job.CreateJobObject(None, "")
-            kind = win32job.JobObjectExtendedLimitInformation
-            limits = win32job.QueryInformationJobObject(self._job, kind)
-            flag = win32job.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE
-            limits["BasicLimitInformation"]["LimitFlags"] |= flag
-            win32job.SetInformationJobObject(self._job, kind, limits)
+            self._job = cast(Any, _create_job_object())
             # A process that has ended already cannot be assigned.
             with suppress(pywintypes.error):
                 handle = self._process.get_extra_info("subprocess")._handle
