@@ -16,19 +16,19 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 
 # A call comes in by `stdio_streams`, passes `use_tool`, `DownstreamServer.call`,
 # `Connection.call` and `ServerProcess._send`, and returns by `ServerProcess._messages`.
-# The core is complete by itself, with these lines of code: Configuration (237),
-# Workbench (241), MCP server (131), Connections (225), Processes (89), Messages (45),
-# Secrets (40), Serving (167). Each room behind the core can be deleted, from its banner
+# The core is complete by itself, with these lines of code: Configuration (220),
+# Workbench (231), MCP server (131), Connections (218), Processes (86), Messages (44),
+# Secrets (37), Serving (158). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
-# Remote servers (276): a `url`. Only for them in the core: `Transport.is_remote`.
-# Sign-in (191): `--login`, for remote servers.
-# Brief answers (97): without them, an answer of `open_toolbox` is whole, however long.
-# Other clients' files (153): tables of servers, keys, and TOML of other clients.
-# Reports (112): `--check` and `--call`.
-# Built-in toolbox (89): `--toolbox`, and the demo where there is no file.
+# Remote servers (267): a `url`. Only for them in the core: `Transport.is_remote`.
+# Sign-in (185): `--login`, for remote servers.
+# Brief answers (90): without them, an answer of `open_toolbox` is whole, however long.
+# Other clients' files (144): tables of servers, keys, and TOML of other clients.
+# Reports (98): `--check` and `--call`.
+# Built-in toolbox (87): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
-# Windows (27): the children of servers end, too.
+# Windows (23): the children of servers end, too.
 
 # The protocol has two eras. Up to 2025-11-25, a client begins with `initialize`, and a
 # server may ask the client and log at any time. From 2026-07-28 on, a client begins
