@@ -313,7 +313,7 @@ class ValueReader:
     def _expand(self, path: str, reference: re.Match[str]) -> str:
         """The value of a variable, or its default."""
         prefix, name, default = reference.group("prefix", "name", "default")
-        # What follows the name in braces may be a secret, and is not shown.
+        # The text behind the name may be a secret, and is not shown.
         shown = f"${{{prefix or ''}{name}"
         problem = "… is no variable here: write the value, or ${NAME} in capitals"
         if reference["end"] and (prefix or name == name.upper()):
@@ -350,7 +350,7 @@ def read_toolboxes(file: ValueReader, content: Any) -> dict[str, ToolboxConfig]:
         if name not in servers:
             file.check_name(path, name)
         given = entry.pop("description", ", ".join(servers))
-        # Its variables are those of no server, and so not withheld.
+        # No server names the variables of a description, so they are not withheld.
         reader = ValueReader(file.problems)
         text = reader.read_text(f"{path}.description", given)
         file.check_keys(path, entry)
@@ -424,7 +424,7 @@ def parse_config(
     return WorkbenchConfig(toolboxes, frozenset(withheld), secrets, source, read_only)
 
 
-# This configuration is served where there is no file.
+# Without a file, the workbench serves this configuration.
 DEFAULT: JSON = {"toolboxes": {}}
 
 
@@ -1069,7 +1069,7 @@ class Transport(AbstractAsyncContextManager["Streams"]):
 
 
 class Dispatcher(JSONRPCDispatcher[Any]):
-    """Mends the small faults for which the SDK's session would refuse a whole result."""
+    """Mends small faults for which the SDK's session would refuse a whole result."""
 
     async def send_raw_request(
         self, method: str, params: Any, opts: Any = None, **more: Any
@@ -1088,7 +1088,7 @@ class Dispatcher(JSONRPCDispatcher[Any]):
 def _is_valid(tool: Any) -> bool:
     """Whether this is the declaration of a tool."""
     try:
-        # This is how the session checks a page, in any version.
+        # The session checks a whole page in the same way, in any version.
         validate_server_result("tools/list", "2025-11-25", {"tools": [tool]})
     except ValueError as error:
         log.warning("left out an invalid tool: %s: %.99s", explain(error), tool)
@@ -1622,13 +1622,13 @@ async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[
 # A name says so with one of these words. The words of the first line may also end a
 # longer word, as in PGPASSWORD. Those of the second line may not, as in MONKEY.
 _SECRET_NAME = re.compile(
-    "(?:token|secret|password|passwd|passphrase|apikey|credential|authorization)s?(?![a-z])"
+    "(?:token|secret|passw(?:or)?d|passphrase|apikey|credential|authorization)s?(?![a-z])"
     "|(?<![a-z])(?:key|pass|pwd|auth|bearer|pat|cookie|dsn|jwt)s?(?![a-z])"
 )
 # A name that stands before its value.
 _NAME = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]++)["']?\s*[=:]\s*["']?""")
 _URL_PASSWORD = re.compile(r"://[^\s/@:]*:([^\s/]+)@")
-# What would move or colour a terminal, halves of surrogate pairs, and control characters
+# Colours and moves of a terminal, halves of surrogate pairs, and control characters
 # except \n.
 CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -1790,7 +1790,7 @@ async def refuse_client(why: str) -> int:
 def _end_by_force(status: int) -> None:
     """After `EXIT_TIMEOUT` seconds, kill the group of every server, and exit.
 
-    This function runs in a thread, because the event loop may be busy with large
+    The function runs in a thread, because the event loop may be busy with large
     answers. Signal handlers start it with `_thread`: `threading` takes locks, which the
     code that the signal interrupts may hold. If it runs twice, the first ends first.
     """
@@ -2039,7 +2039,7 @@ class RemoteServer(Transport):
         self._refusal = ""  # of Streamable HTTP, before SSE was tried
         self._failures = 0  # of requests, in a row
         self._calls = 0  # in flight
-        # This stream keeps nothing: a server that sends without end has to wait for the
+        # The stream keeps nothing: a server that sends without end has to wait for the
         # session, and fills no memory.
         stream = anyio.create_memory_object_stream[SessionMessage]()
         self._writer, self._reader = stream
@@ -2129,7 +2129,7 @@ class RemoteServer(Transport):
             if exchange.awaited and method == "initialize" and is_refused:
                 # The protocol asks clients to try the older transport then.
                 self._refusal, self._is_sse = str(error), True
-                # This event wakes `_listen`, and the next one is that of the endpoint.
+                # The old event wakes `_listen`, and the new one waits for the endpoint.
                 self._is_ready.set()
                 self._is_ready = anyio.Event()
                 await self._send(item)
@@ -2365,7 +2365,7 @@ def _is_stream(response: httpx2.Response) -> bool:
 
 
 def shown_url(url: httpx2.URL, path: str = "") -> str:
-    """What of a URL may be told: a login or a query may be secret, a path have a key."""
+    """A URL without what may be secret: its login, its query, and often its path."""
     return f"{url.scheme}://{url.netloc.decode()}{path}"
 
 
@@ -2668,8 +2668,8 @@ MODES["login"] = Mode(
 
 
 # === Room: Brief answers ==============================================================
-# The brief form of an answer of `open_toolbox`, with a line for each tool, and the limit
-# of every answer. Without this room, an answer is whole, however long.
+# The brief form of an answer of `open_toolbox`, with a line for each tool, and the
+# limit of every answer. Without this room, an answer is whole, however long.
 
 ANSWER_LIMIT = 30_000  # characters of an answer; clients cut longer ones
 LINES_LIMIT = 8_000  # characters of the lines of a brief answer
@@ -2804,8 +2804,8 @@ def look_up(schema: Any, key: str, kind: type[Any] = dict) -> Any:
 
 # === Room: Other clients' files =======================================================
 # Other clients' files have tables of servers elsewhere, other keys in an entry, lists
-# of servers that are switched off, TOML, and comments in JSON. They are translated into
-# our form, which the core reads. Without this room, a file has `toolboxes` and our keys.
+# of servers that are switched off, TOML, and comments in JSON. This room translates
+# them into our form. Without this room, a file has `toolboxes` and our keys.
 
 import tomllib
 
