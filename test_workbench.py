@@ -770,7 +770,7 @@ async def test_a_reason_is_one_readable_line_that_tells_the_cause() -> None:
     no_list = {"tools_list": "answer(request, {'tools': 7})"}
     reasons: dict[str, tuple[dict[str, Any], str]] = {
         "absent": (MISSING, "^cannot start 'no-such-command' .*path.*PATH.*args"),
-        "folder": (local() | {"cwd": "/no-such"}, "`cwd` /no-such: No such file"),
+        "folder": (local() | {"cwd": "/no-such"}, "folder '/no-such': No such file"),
         "kill": (local(on={"start": kill}), f"status {KILLED}; one.* two"),
         "probed": (local(on=no_key), "^no key; probed$"),
         "spoilt": (local(on=no_list), "not valid"),

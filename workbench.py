@@ -17,8 +17,8 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # A call comes in by `stdio_streams`, passes `use_tool`, `DownstreamServer.call`,
 # `Connection.call` and `ServerProcess._send`, and returns by `ServerProcess._messages`.
 # The core is complete by itself, with these lines of code: Configuration (220),
-# Workbench (231), MCP server (131), Connections (218), Processes (86), Messages (44),
-# Secrets (37), Serving (158). Each room behind the core can be deleted, from its banner
+# Workbench (231), MCP server (131), Connections (218), Processes (84), Messages (44),
+# Secrets (38), Serving (158). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
 # Remote servers (267): a `url`. Only for them in the core: `Transport.is_remote`.
@@ -321,7 +321,7 @@ class ValueReader:
             value: str | None = self.env.get(name, os.environ.get(name, default))
             if value is not None:
                 return value
-            how = "set it in `env` of the workbench's entry in your client"
+            how = "set it in the terminal, or in `env` of the workbench's entry"
             problem = f"}} is not set: {how}, or write {shown}:-default}}"
         self.report(path, shown + problem)
         return ""
@@ -1436,11 +1436,9 @@ class ServerProcess(Transport):
             try:
                 await self.start(words, {"env": env, "cwd": cwd})
             except OSError as error:
-                why = f"cannot start '{words[0]}' in `cwd` {cwd}: {error.strerror}"
-                how = (
-                    "`command` is one program, by its path or from PATH, without `args`"
-                )
-                raise ToolError(f"{why} ({how})") from None
+                why = f"cannot start '{words[0]}' in the folder '{cwd}'"
+                how = "`cwd` must exist, and `command` be a path or in PATH, without `args`"
+                raise ToolError(f"{why}: {error.strerror} ({how})") from None
         RUNNING.add(self)
         # The process may have exited already. Then the callback follows at once.
         self._pipes.exited.add_done_callback(self._report_exit)
@@ -1622,7 +1620,8 @@ async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[
 # A name says so with one of these words. The words of the first line may also end a
 # longer word, as in PGPASSWORD. Those of the second line may not, as in MONKEY.
 _SECRET_NAME = re.compile(
-    "(?:token|secret|passw(?:or)?d|passphrase|apikey|credential|authorization)s?(?![a-z])"
+    "(?:token|secret|password|passwd|passphrase|apikey|credential|authorization)"
+    "s?(?![a-z])"
     "|(?<![a-z])(?:key|pass|pwd|auth|bearer|pat|cookie|dsn|jwt)s?(?![a-z])"
 )
 # A name that stands before its value.
