@@ -16,8 +16,8 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 
 # A call comes in by `stdio_streams`, passes `use_tool`, `DownstreamServer.call`,
 # `Connection.call` and `ServerProcess._send`, and returns by `ServerProcess._messages`.
-# The core is complete by itself, with these lines of code: Configuration (220),
-# Workbench (231), MCP server (131), Connections (218), Processes (84), Messages (44),
+# The core is complete by itself, with these lines of code: Configuration (221),
+# Workbench (232), MCP server (131), Connections (216), Processes (84), Messages (44),
 # Secrets (38), Serving (158). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
@@ -25,7 +25,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Sign-in (185): `--login`, for remote servers.
 # Brief answers (90): without them, an answer of `open_toolbox` is whole, however long.
 # Other clients' files (144): tables of servers, keys, and TOML of other clients.
-# Reports (98): `--check` and `--call`.
+# Reports (101): `--check` and `--call`.
 # Built-in toolbox (87): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
 # Windows (23): the children of servers end, too.
@@ -320,6 +320,7 @@ class ValueReader:
             self.variables.add(name)
             value: str | None = self.env.get(name, os.environ.get(name, default))
             if value is not None:
+                self.secrets += find_secrets(name, value)
                 return value
             how = "set it in the terminal, or in `env` of the workbench's entry"
             problem = f"}} is not set: {how}, or write {shown}:-default}}"
@@ -347,7 +348,7 @@ def read_toolboxes(file: ValueReader, content: Any) -> dict[str, ToolboxConfig]:
         if file.is_off(path, entry):
             continue
         # A server of the same name has the same problem, which costs no other.
-        if name not in servers:
+        if [*servers] != [name]:
             file.check_name(path, name)
         given = entry.pop("description", ", ".join(servers))
         # No server names the variables of a description, so they are not withheld.
@@ -663,9 +664,11 @@ class Workbench:
         """
         began = anyio.current_time()
         all_servers = self.servers_of(toolbox)
-        # Patterns that name no server may be tools' own names that have `__`.
-        named = [s for s in all_servers if any(map(s.may_have, patterns))]
-        servers = named or all_servers
+        wanted: Servers = []
+        for pattern in patterns:
+            # A pattern that names no server may be a tool's own name that has `__`.
+            wanted += [s for s in all_servers if s.may_have(pattern)] or all_servers
+        servers = [server for server in all_servers if server in wanted]
         settled: Servers = []
         async with anyio.create_task_group() as waiting:
             waiting.cancel_scope.deadline = began + ANSWER_TIMEOUT
@@ -748,9 +751,8 @@ def compose_note(servers: Servers, patterns: list[str], brief: bool) -> str:
         sentences.append(f"{found} of {total} tools of {names} match.")
         for pattern in patterns:
             # The tools of a server that is not up are not known.
-            others = [server for server in servers if server not in up]
-            is_open = any(server.may_have(pattern) for server in others)
-            if not is_open and not any(server.find_tools([pattern]) for server in up):
+            is_known = len(up) == len(servers)
+            if is_known and not any(server.find_tools([pattern]) for server in up):
                 sentences.append(f"No tool matches {pattern!r}.")
     hidden = 0
     for server in up:
@@ -890,7 +892,7 @@ def decode(value: Any) -> Any:
 
 
 def _as_object(value: Any) -> Any:
-    decoded = decode(value or {})
+    decoded = {} if value in (None, "") else decode(value)
     if not isinstance(decoded, dict):
         raise ToolError('arguments: expected a JSON object such as {"text": "hi"}')
     return decoded
@@ -1080,6 +1082,8 @@ class Dispatcher(JSONRPCDispatcher[Any]):
         if method == "tools/call":
             # TypeScript clients take a result of a tool without `content`.
             result.setdefault("content", [])
+            if result.get("resultType") == "input_required":
+                raise ToolError("`input_required`: a result cannot ask the user here")
         if method == "tools/list" and isinstance(result.get("tools"), list):
             result["tools"] = list(filter(_is_valid, result["tools"]))
         return result
@@ -1232,7 +1236,7 @@ class Connection:
         """Agree on an era: the newer one, without questions, only if need be."""
         try:
             await self.session.initialize()
-        except (MCPError, ToolError, RuntimeError):
+        except (MCPError, RuntimeError):
             # The SDK raises RuntimeError for a version that it does not know.
             if not self._reason:  # else the connection is closed, and nothing to probe
                 with suppress(Exception):
@@ -1358,10 +1362,6 @@ class Connection:
             result: JSON = await self.session.send_request(
                 request, _RAW_RESULT, progress_callback=on_progress
             )
-            if result.get("resultType") == "input_required":
-                raise ToolError(
-                    "`input_required`: the user cannot be asked by a result"
-                )
             # The SDK accepts any answer of a 2026-07-28 server that has a `resultType`.
             # `model_validate` raises what is wrong, and `result` stays as it is.
             types.CallToolResult.model_validate(result, by_name=False)
@@ -2073,7 +2073,7 @@ class RemoteServer(Transport):
             event_hooks={"request": [self._check_host], "response": [_check_redirect]},
             follow_redirects=True,
         )
-        secrets = self.shared.config.secrets
+        secrets = self.shared.config.secrets  # room: Sign-in
         add_sign_in(client, self._url, secrets)  # room: Sign-in
         return client
 
@@ -2378,7 +2378,6 @@ TRANSPORTS[RemoteConfig] = RemoteServer
 # https://modelcontextprotocol.io/specification/2025-11-25/basic/authorization
 
 import hashlib
-import sqlite3
 import subprocess
 import tempfile
 import urllib.parse
@@ -2469,6 +2468,9 @@ class SignIn(httpx2.Auth):
         twice may count as stolen, and end the sign-in. Raises `ToolError` if no new
         tokens came, because a later refresh may succeed.
         """
+        # Some builds of Python lack this module.
+        import sqlite3
+
         file = self._path.with_suffix(".lock")
         with closing(sqlite3.connect(file, timeout=0)) as lock:
             is_first = _take(lock)
@@ -2529,13 +2531,13 @@ async def _get_answer(request: httpx2.Request) -> httpx2.Response:
     raise httpx2.ReadTimeout(f"no answer came from {request.url}")
 
 
-def _take(lock: sqlite3.Connection) -> bool:
+def _take(lock: Any) -> bool:
     """Take a lock until it is closed. Returns False if somebody else has it.
 
     SQLite locks its files on all systems, and the system unlocks those of a process
     that has ended.
     """
-    with suppress(sqlite3.OperationalError):
+    with suppress(lock.OperationalError):
         lock.execute("BEGIN EXCLUSIVE")
         return True
     return False
@@ -2887,8 +2889,8 @@ def _starts_workbench(entry: Any) -> bool:
     args = entry.get("args")
     words = [entry.get("command"), *(args if isinstance(args, list) else [])]
     for word in filter(lambda each: isinstance(each, str), words):
-        expanded = os.path.expanduser(ValueReader().read_text("", word))
-        file = os.path.join(str(entry.get("cwd", "")), expanded)
+        folder = os.path.expanduser(str(entry.get("cwd") or ""))
+        file = os.path.join(folder, os.path.expandvars(os.path.expanduser(word)))
         if os.path.exists(file) and os.path.samefile(file, __file__):
             return "--toolbox" not in words
     return False
@@ -2934,8 +2936,8 @@ def _read_names(values: ValueReader, path: str, owner: JSON) -> set[str]:
 
 def translate_entry(path: str, entry: JSON, reader: ValueReader) -> JSON:
     """The entry of a server in our form; `reader` collects contradictions."""
-    # `{env:NAME}` is a reference of opencode, and `{file:PATH}` one that is none here.
-    entry = json.loads(re.sub(r"(?<!\$)\{(?=env:|file:)", "${", json.dumps(entry)))
+    # `{env:NAME}` is a reference of opencode.
+    entry = json.loads(re.sub(r"(?<!\$)\{env:", "${env:", json.dumps(entry)))
     command, args = entry.get("command"), entry.get("args", [])
     if isinstance(command, list) and command and isinstance(args, list):
         # opencode writes the command and its arguments as one list.
@@ -3090,7 +3092,7 @@ def _describe_tools(server: DownstreamServer) -> list[str]:
     lines = []
     for name, tool in server.connection.tools.items():
         line = server.prefix + name
-        schema = tool.input_schema
+        schema = tool.input_schema  # room: Brief answers
         line += f"({list_keys(schema, schema)})"  # room: Brief answers
         lines.append(line)
     for name, hidden_by in server.connection.left_out.items():
@@ -3135,7 +3137,10 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     output = result.model_dump_json(indent=2, by_alias=True, exclude_unset=True)
     if {block.type for block in result.content} == {"text"}:
         output = "\n".join(getattr(block, "text", "") for block in result.content)
-    print(output, file=sys.stderr if result.is_error else sys.stdout)
+    stream = sys.stderr if result.is_error else sys.stdout
+    if stream.isatty():
+        output = CONTROLS.sub(" ", output)
+    print(output, file=stream)
     return int(result.is_error)
 
 
