@@ -2637,7 +2637,11 @@ def test_the_workbench_does_not_start_itself(monkeypatch: Monkey, log: Logs) -> 
 
 BAD_CONTENTS += [
     ("c.toml", b"[a]\n# x\n{", "TOML if its name.*line 3, column 1"),
-    ("c.json", b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}', "cannot be read as JSON.*line 5 column 6"),
+    (
+        "c.json",
+        b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}',
+        "cannot be read as JSON.*line 5 column 6",
+    ),
 ]
 
 
