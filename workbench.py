@@ -24,7 +24,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Remote servers (267): a `url`. Only for them in the core: `Transport.is_remote`.
 # Sign-in (185): `--login`, for remote servers.
 # Brief answers (90): without them, an answer of `open_toolbox` is whole, however long.
-# Other clients' files (144): tables of servers, keys, and TOML of other clients.
+# Other clients' files (142): tables of servers, keys, and TOML of other clients.
 # Reports (101): `--check` and `--call`.
 # Built-in toolbox (87): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
@@ -2872,7 +2872,7 @@ def translate_file(data: JSON, values: ValueReader) -> tuple[JSON, dict[str, str
 
 def _make_toolbox(name: str, entry: Any) -> JSON:
     """A toolbox for a server of another client's file."""
-    known = entry if isinstance(entry, dict) else {}
+    known = _object(entry)
     text = known.get("description")
     # A problem in a toolbox's description would cost all servers.
     if not isinstance(text, str) or "${" in text:
@@ -2883,9 +2883,7 @@ def _make_toolbox(name: str, entry: Any) -> JSON:
 
 def _starts_workbench(entry: Any) -> bool:
     """Whether an entry starts this very file, for anything but its own tools."""
-    if not isinstance(entry, dict):
-        return False
-    entry = translate_entry("", entry, ValueReader())
+    entry = translate_entry("", _object(entry), ValueReader())
     args = entry.get("args")
     words = [entry.get("command"), *(args if isinstance(args, list) else [])]
     for word in filter(lambda each: isinstance(each, str), words):
@@ -2901,31 +2899,34 @@ def find_tables(data: JSON, values: ValueReader) -> JSON:
 
     Servers that a list of names switches off are marked as `disabled`.
     """
-    found = dict(data)
-    mcp = data.get("mcp")
-    if isinstance(mcp, dict):
-        found |= {f"mcp.{key}": value for key, value in mcp.items()}
-        # opencode's `mcp` is a table. VS Code and Gemini CLI have these keys in it.
-        if mcp.keys() & {"servers", "inputs", "allowed", "excluded", "serverCommand"}:
-            del found["mcp"]
+    mcp = _object(data.get("mcp"))
+    found = data | {f"mcp.{key}": value for key, value in mcp.items()}
+    # opencode's `mcp` is a table. VS Code and Gemini CLI have these keys in it.
+    if mcp.keys() & {"servers", "inputs", "allowed", "excluded", "serverCommand"}:
+        del found["mcp"]
     tables = without_null({key: found.get(key) for key in _TABLES})
     off = _read_names(values, "disabledMcpServers", found)
     off |= _read_names(values, "mcp.excluded", found)
     # Claude Code keeps the servers of each folder. Later tables win over earlier ones.
-    projects = data.get("projects")
-    for folder, project in projects.items() if isinstance(projects, dict) else ():
+    for folder, project in _object(data.get("projects")).items():
         # `Path` knows which paths are equal on Windows.
-        if Path(folder) == Path.cwd() and isinstance(project, dict):
-            tables[f"projects.{folder}.mcpServers"] = project.get("mcpServers") or {}
-            off |= _read_names(values, "disabledMcpServers", project)
+        if Path(folder) == Path.cwd():
+            own = _object(project)
+            tables[f"projects.{folder}.mcpServers"] = own.get("mcpServers") or {}
+            off |= _read_names(values, "disabledMcpServers", own)
     allowed = _read_names(values, "mcp.allowed", found)
     has_allowed = found.get("mcp.allowed") is not None
     for table in tables.values():
-        for name, entry in table.items() if isinstance(table, dict) else ():
+        for name, entry in _object(table).items():
             is_allowed = not has_allowed or name.lower() in allowed
-            if isinstance(entry, dict) and (name.lower() in off or not is_allowed):
-                entry["disabled"] = True
+            if name.lower() in off or not is_allowed:
+                _object(entry)["disabled"] = True
     return tables
+
+
+def _object(value: Any) -> JSON:
+    """The value if it is an object, or else an empty one."""
+    return value if isinstance(value, dict) else {}
 
 
 def _read_names(values: ValueReader, path: str, owner: JSON) -> set[str]:
