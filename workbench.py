@@ -16,15 +16,15 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 
 # A call comes in by `stdio_streams`, passes `use_tool`, `DownstreamServer.call`,
 # `Connection.call` and `ServerProcess._send`, and returns by `ServerProcess._messages`.
-# The core is complete by itself, with these lines of code: Configuration (221),
-# Workbench (232), MCP server (131), Connections (216), Processes (84), Messages (44),
-# Secrets (38), Serving (158). Each room behind the core can be deleted, from its banner
+# The core is complete by itself, with these lines of code: Configuration (228),
+# Workbench (232), MCP server (132), Connections (216), Processes (84), Messages (44),
+# Secrets (38), Serving (159). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
 # Remote servers (267): a `url`. Only for them in the core: `Transport.is_remote`.
 # Sign-in (185): `--login`, for remote servers.
 # Brief answers (90): without them, an answer of `open_toolbox` is whole, however long.
-# Other clients' files (142): tables of servers, keys, and TOML of other clients.
+# Other clients' files (146): tables of servers, keys, and TOML of other clients.
 # Reports (101): `--check` and `--call`.
 # Built-in toolbox (87): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
@@ -305,7 +305,7 @@ class ValueReader:
             log.warning("%s: write ${NAME} if its end is a variable", path)
         for secret in find_secrets(name, text):
             for reference in _REFERENCE.finditer(secret):
-                self.secret_variables.add(reference["name"])
+                self.secret_variables.add(_named_variable(reference))
         expanded = _REFERENCE.sub(functools.partial(self._expand, path), text)
         self.secrets += find_secrets(name, expanded)
         return expanded
@@ -317,7 +317,7 @@ class ValueReader:
         shown = f"${{{prefix or ''}{name}"
         problem = "… is no variable here: write the value, or ${NAME} in capitals"
         if reference["end"] and (prefix or name == name.upper()):
-            self.variables.add(name)
+            self.variables.add(_named_variable(reference))
             value: str | None = self.env.get(name, os.environ.get(name, default))
             if value is not None:
                 self.secrets += find_secrets(name, value)
@@ -326,6 +326,12 @@ class ValueReader:
             problem = f"}} is not set: {how}, or write {shown}:-default}}"
         self.report(path, shown + problem)
         return ""
+
+
+def _named_variable(reference: re.Match[str]) -> str:
+    if sys.platform == "win32":
+        return reference["name"].upper()  # as in `os.environ`
+    return reference["name"]
 
 
 def read_toolboxes(file: ValueReader, content: Any) -> dict[str, ToolboxConfig]:
@@ -348,7 +354,7 @@ def read_toolboxes(file: ValueReader, content: Any) -> dict[str, ToolboxConfig]:
         if file.is_off(path, entry):
             continue
         # A server of the same name has the same problem, which costs no other.
-        if [*servers] != [name]:
+        if list(servers) != [name]:
             file.check_name(path, name)
         given = entry.pop("description", ", ".join(servers))
         # No server names the variables of a description, so they are not withheld.
@@ -388,11 +394,14 @@ def read_server(reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
     """A server, of the kind that its entry says; `reader` collects its problems."""
     kinds = [key for key in KINDS if entry.get(key)]
     if len(kinds) != 1:
-        reader.report(path, f"expected one of {[*KINDS]}, found {kinds or [*entry]}")
+        found = kinds or list(entry)
+        reader.report(path, f"expected one of {list(KINDS)}, found {found}")
     # A key of another kind, such as `transport` beside `command`, means nothing.
     known: set[str] = set().union(*(kind.KEYS for kind in KINDS.values()))
     reader.check_keys(path, entry.keys() - known)
-    kind = KINDS[kinds[0]] if kinds else ServerConfig
+    kind = ServerConfig
+    if kinds:
+        kind = KINDS[kinds[0]]
     values: JSON = {}
     # `env` comes first, because all other values may refer to its variables.
     for key, form in kind.KEYS.items():
@@ -729,7 +738,7 @@ class Workbench:
         tool = full_name.rpartition("__")[2]
         names = " or ".join(server.prefix + tool for server in servers[:5])
         text = f"No server of toolbox '{toolbox}' matches '{full_name}'."
-        raise ToolError(f"{text} Use {NAME_FORM}, such as {names or 'none'}.")
+        raise ToolError(f"{text} Use {NAME_FORM}, such as {names}.")
 
 
 @asynccontextmanager
@@ -900,8 +909,9 @@ def _as_object(value: Any) -> Any:
 
 def _as_list(value: Any) -> Any:
     decoded = decode(value)
-    patterns = decoded if isinstance(decoded, list) else [value]
-    return list(filter(None, patterns)) or ["*"]
+    if not isinstance(decoded, list):
+        decoded = [value]
+    return list(filter(None, decoded)) or ["*"]
 
 
 Args = Annotated[JSON, BeforeValidator(_as_object), Field(default={})]
@@ -1913,7 +1923,8 @@ def parse_arguments() -> tuple[argparse.Namespace, Mode]:
     mode = MODES[asked[-1]] if asked else MODES["config"]
     # The usage of a mode has all that goes together with it.
     needless = (options.config or options.read_only) and "CONFIG" not in mode.usage
-    if needless or {*asked} - {"config"} != {*re.findall("--([a-z]+)", mode.usage)}:
+    shown = set(re.findall("--([a-z]+)", mode.usage))
+    if needless or set(asked) - {"config"} != shown:
         expected = mode.usage.partition("  ")[0]
         parser.error(f"options that do not go together; expected: {expected}")
     return options, mode
@@ -2949,10 +2960,12 @@ def translate_entry(path: str, entry: JSON, reader: ValueReader) -> JSON:
     for ours, spellings in _SPELLINGS.items():
         for key in entry.keys() & spellings:
             value = entry.pop(key)
-            former: Any = entry.setdefault(ours, value)
+            former: Any = entry.get(ours)
             lists = isinstance(former, list) and isinstance(value, list)
-            if ours == "excludeTools" and lists:
-                entry[ours] = former + [each for each in value if each not in former]
+            if former is None:
+                entry[ours] = value
+            elif ours == "excludeTools" and lists:
+                entry[ours] = former + value
             elif former != value:
                 reader.report(f"{path}.{key}", f"expected the same as in {ours}")
     for key in _IGNORED.split():
@@ -3011,7 +3024,9 @@ def _decode_toml(text: str) -> Any:
 
 def find_decoder(path: str) -> Callable[[str], Any]:
     """The decoder of a file, by its name."""
-    return _decode_toml if path.endswith(".toml") else _decode_json
+    if path.endswith(".toml"):
+        return _decode_toml
+    return _decode_json
 
 
 # === Room: Reports ====================================================================
