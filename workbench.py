@@ -639,28 +639,21 @@ class Workbench:
     config: WorkbenchConfig
     shared: Shared
     task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
-    # By name, the toolboxes that were opened or used. A server starts when needed.
-    open_toolboxes: dict[str, Servers] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # The servers of all toolboxes. Each is started when it is needed.
+        self.servers: Servers = []
+        for name, toolbox in self.config.toolboxes.items():
+            for server_name, config in toolbox.servers.items():
+                own = self.shared, self.task_group
+                self.servers.append(DownstreamServer(name, server_name, config, *own))
 
     def servers_of(self, name: str) -> Servers:
-        """The servers of a toolbox, which is open from now on.
-
-        Raises `ToolError` if it is not configured.
-        """
+        """The servers of a toolbox. Raises `ToolError` if it is not configured."""
         if name not in self.config.toolboxes:
             names = ", ".join(self.config.toolboxes) or "none"
             raise ToolError(f"Toolbox '{name}' not found. Available toolboxes: {names}")
-        if name not in self.open_toolboxes:
-            own = self.shared, self.task_group
-            self.open_toolboxes[name] = [
-                DownstreamServer(name, server, config, *own)
-                for server, config in self.config.toolboxes[name].servers.items()
-            ]
-        return self.open_toolboxes[name]
-
-    def open_servers(self) -> Servers:
-        """The servers of all toolboxes that are open."""
-        return [server for its in self.open_toolboxes.values() for server in its]
+        return [server for server in self.servers if server.toolbox_name == name]
 
     async def open(
         self, toolbox: str, patterns: list[str], brief: bool, on_progress: ProgressFnT
@@ -1026,7 +1019,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
     async def roots_changed(context: Any, _: object) -> None:
         workbench: Workbench = context.lifespan_context
         # A server that is still starting has not asked for the roots yet.
-        for server in in_state(State.UP, workbench.open_servers()):
+        for server in in_state(State.UP, workbench.servers):
             workbench.task_group.start_soon(server.connection.tell_roots_changed)
 
     server = tool_server("mcp-workbench", meta_tools(config), config.secrets)
@@ -3042,9 +3035,7 @@ async def check(config: WorkbenchConfig) -> int:
     Returns the exit status: 1 if a server is not ok, or if there is none.
     """
     async with running_workbench(config) as workbench:
-        for name in config.toolboxes:
-            workbench.servers_of(name)
-        servers = workbench.open_servers()
+        servers = workbench.servers
         if not servers:
             print(f"No server is configured: {config.source}")
             return 1
@@ -3097,7 +3088,7 @@ async def _check_server(workbench: Workbench, server: DownstreamServer) -> int:
         # The first line is the reason, and the others are the server's output, or
         # further problems of its entry.
         lines = connection.why_not_up().split("; ")
-    width = max(map(len, map(_short_name, workbench.open_servers())))
+    width = max(map(len, map(_short_name, workbench.servers)))
     start = f"{_short_name(server):{width}}  {verdict} {seconds:6.1f} s"
     print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
     return len(warnings)
@@ -3127,7 +3118,7 @@ def _print_context(workbench: Workbench) -> None:
     config = workbench.config
     own = [tool.declaration for tool in meta_tools(config)]
     tools: list[types.Tool] = []
-    for server in workbench.open_servers():
+    for server in workbench.servers:
         tools += server.connection.tools.values()
     # Clients pass on only these parts of a tool's declaration to a model.
     parts = {"__all__": {"name", "description", "input_schema"}}
