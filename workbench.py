@@ -492,13 +492,14 @@ class State(enum.IntEnum):
 
 @dataclass
 class Shared:
-    """What every connection of a workbench uses.
+    """What all servers of a workbench use: the part of it that knows no toolbox.
 
     `client` is the session of the client's last tool call. The questions and logs of
     servers go there. The SDK sends over the client's connection, which outlives a call.
     """
 
     config: WorkbenchConfig
+    task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
     client: ServerSession | None = None
     log_level: types.LoggingLevel = "debug"  # the lowest that the client wants to see
 
@@ -515,7 +516,6 @@ class DownstreamServer:
     server_name: str
     config: ServerConfig
     shared: Shared
-    task_group: anyio.abc.TaskGroup  # runs the connections
 
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
@@ -549,7 +549,7 @@ class DownstreamServer:
         # once would start the server more than once.
         if former.state > State.UP:
             self.connection = Connection(self.name, self.config, self.shared)
-            self.task_group.start_soon(self._run, self.connection, former)
+            self.shared.task_group.start_soon(self._run, self.connection, former)
         return self.connection
 
     async def _run(self, connection: Connection, former: Connection) -> None:
@@ -633,20 +633,15 @@ def in_state(state: State, servers: Servers) -> Servers:
 
 
 @dataclass
-class Workbench:
+class Workbench(Shared):
     """The state of a running workbench, for one client."""
-
-    config: WorkbenchConfig
-    shared: Shared
-    task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
 
     def __post_init__(self) -> None:
         # The servers of all toolboxes. Each is started when it is needed.
         self.servers: Servers = []
         for name, toolbox in self.config.toolboxes.items():
             for server_name, config in toolbox.servers.items():
-                own = self.shared, self.task_group
-                self.servers.append(DownstreamServer(name, server_name, config, *own))
+                self.servers.append(DownstreamServer(name, server_name, config, self))
 
     def servers_of(self, name: str) -> Servers:
         """The servers of a toolbox. Raises `ToolError` if it is not configured."""
@@ -738,7 +733,7 @@ class Workbench:
 async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]:
     """A workbench whose servers are all stopped when the block is left."""
     async with anyio.create_task_group() as task_group:
-        yield Workbench(config, Shared(config), task_group)
+        yield Workbench(config, task_group)
         task_group.cancel_scope.cancel()
 
 
@@ -916,7 +911,7 @@ def _begin_request(context: Any) -> Workbench:
     workbench: Workbench = context.lifespan_context
     # A client that insists on 2026-07-28 can be neither asked nor sent logs.
     if context.session.can_send_request:
-        workbench.shared.client = context.session
+        workbench.client = context.session
     return workbench
 
 
@@ -1013,7 +1008,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
     """The workbench as a low-level MCP server, of which each run serves one client."""
 
     async def set_level(context: Any, params: types.SetLevelRequestParams) -> JSON:
-        context.lifespan_context.shared.log_level = params.level
+        context.lifespan_context.log_level = params.level
         return {}
 
     async def roots_changed(context: Any, _: object) -> None:
