@@ -559,16 +559,13 @@ class DownstreamServer:
             await former.reach(State.ENDED)
         await connection.run()
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> None:
         """Wait until the server is up, with its tools current, or has failed."""
-        connection = self.start()
-        was_up = connection.state is State.UP
-        await connection.become_current()
-        if was_up and connection.state > State.UP:
-            # The connection was lost meanwhile, or the listing has shown its loss.
-            connection = self.start()
-            await connection.reach(State.UP)
-        return connection
+        was_up = self.connection.state is State.UP
+        await self.start().become_current()
+        if was_up:
+            # The connection may be lost by now, as the listing may have shown.
+            await self.start().reach(State.UP)
 
     async def call(
         self, full_name: str, params: JSON, others: JSON, on_progress: OnProgress
@@ -671,10 +668,10 @@ class Workbench(Shared):
             waiting.cancel_scope.deadline = began + ANSWER_TIMEOUT
 
             async def wait_for(server: DownstreamServer) -> None:
-                connection = await server.connect()
+                await server.connect()
                 # The first server that is up shortens the wait. A deadline in the past
                 # ends the wait at once.
-                if connection.state is State.UP:
+                if server.connection.state is State.UP:
                     waiting.cancel_scope.deadline = began + OPEN_TIMEOUT
                 settled.append(server)
                 await on_progress(len(settled), len(servers), server.server_name)
