@@ -526,12 +526,10 @@ class DownstreamServer:
 
     def may_have(self, pattern: str) -> bool:
         """Whether a tool of the server can match, by what stands before each `__`."""
-        first, *others = pattern.split("__")
-        if not others or matches(self.server_name, first):
-            return True
-        # `work__*` is any tool of the toolbox `work`.
-        is_named = len(others) == 1 or matches(self.server_name, others[0])
-        return is_named and matches(self.toolbox_name, first)
+        owners = pattern.split("__")[:-1]
+        # `work__*` is any tool of the toolbox `work`, and `read_*` of any toolbox.
+        is_full = all(map(matches, [self.toolbox_name, self.server_name], owners))
+        return is_full or matches(self.server_name, owners[0])
 
     def find_tools(self, patterns: list[str]) -> list[types.Tool]:
         """The tools whose own name, or a fuller one, a pattern matches."""
