@@ -565,17 +565,15 @@ class DownstreamServer:
             # The connection may be lost by now, as the listing may have shown.
             await self.start().reach(State.UP)
 
-    async def call(
-        self, full_name: str, params: JSON, others: JSON, on_progress: OnProgress
-    ) -> JSON:
+    async def call(self, params: JSON, others: JSON, on_progress: OnProgress) -> JSON:
         """Call a tool of the server, which is started if it is not up.
 
-        `params`, without the name, and the result are those of `tools/call` on the
+        `params`, with the full name, and the result are those of `tools/call` on the
         wire. `others` is what the model has sent beside the arguments. Raises
         `ToolError`, `ValueError` for arguments or results that are not valid, or the
         server's `MCPError`.
         """
-        tool = full_name.removeprefix(self.prefix)
+        tool = params["name"].removeprefix(self.prefix)
         request = {**params, "name": tool}
         connection = await self._connect_for(tool)
         if not params["arguments"]:
@@ -941,14 +939,14 @@ async def use_tool(
     workbench = _begin_request(context)
     meta = context.params.get("_meta") or {}
     forwarded = {key: meta[key] for key in meta if not _ONE_HOP.match(key)}
-    params = {"arguments": arguments, "_meta": forwarded}
+    params = {"name": tool_name, "arguments": arguments, "_meta": forwarded}
     # Without a token of the client, the server is not asked for progress.
     on_progress = context.session.report_progress if "progressToken" in meta else None
     toolbox = toolbox_name or tool_name.partition("__")[0]
     place = f"Error executing tool '{tool_name}' in toolbox '{toolbox}'"
     try:
         server = workbench.find_server(toolbox, tool_name)
-        return await server.call(tool_name, params, own, on_progress)
+        return await server.call(params, own, on_progress)
     except (ToolError, ValueError) as error:
         # Like an invalid answer, arguments that are nested too deeply are a ValueError.
         raise ToolError(f"{place}: {explain(error)}") from None
