@@ -2455,15 +2455,16 @@ async def test_long_texts_leave_room_for_the_tools(monkeypatch: Monkey) -> None:
     assert all("inputSchema" in each for each in whole["tools"])
 
 
-async def test_a_brief_note_asks_as_briefly(monkeypatch: Monkey) -> None:
+async def test_a_brief_note_asks_to_stay_brief(monkeypatch: Monkey) -> None:
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
     silent = local(on={"start": "self.hang()"})
     async with connected(a=local(), silent=silent) as client:
         await use(client, "a", "echo")
         note = (await open_briefly(client))["note"]
-        how = 'Get its tools later, with ["silent__*"] in `tools` and `brief`. '
+        how = 'Get its tools later, with ["silent__*"] in `tools`. Signs: '
         assert note.startswith(f"Still starting: silent. {how}")
+        assert "Keep `brief`" in note
 
 
 # === Room: Other clients' files =======================================================

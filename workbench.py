@@ -690,7 +690,7 @@ class Workbench(Shared):
             "servers_connected": len(in_state(State.UP, self.servers_of(toolbox))),
             "servers_failed": {},
             "servers_connecting": [],
-            "note": compose_note(servers, patterns, brief),
+            "note": compose_note(servers, patterns),
             "instructions": {},
             "tools": [],
         }
@@ -730,7 +730,7 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
         task_group.cancel_scope.cancel()
 
 
-def compose_note(servers: Servers, patterns: list[str], brief: bool) -> str:
+def compose_note(servers: Servers, patterns: list[str]) -> str:
     """The note of an answer: what is missing from it, and how to get it."""
     sentences = []
     up, starting = in_state(State.UP, servers), in_state(State.STARTING, servers)
@@ -753,8 +753,6 @@ def compose_note(servers: Servers, patterns: list[str], brief: bool) -> str:
     for server in starting:
         name = server.server_name
         how = f"with {compact([f'{name}__*'])} in `tools`"
-        if brief:
-            how += " and `brief`"
         sentences.append(f"Still starting: {name}. Get its tools later, {how}.")
         output = server.connection.last_line()
         if output:
@@ -2669,7 +2667,7 @@ LINES_LIMIT = 8_000  # characters of the lines of a brief answer
 DEPTH = 4  # to which a line looks into a schema
 
 _SIGNS = "Signs: `?` optional, `[]` list, `{}` object with its keys, `|` between "
-_SIGNS += "values, `…` more. A full name in `tools` brings the schema."
+_SIGNS += "values, `…` more. Keep `brief`: a full name in `tools` brings the schema."
 _WITHOUT = "{} of {} tools have no schema here: get it with full names in `tools`."
 
 
