@@ -756,8 +756,7 @@ def compose_note(servers: Servers, patterns: list[str]) -> str:
         sentences.append(f"Still starting: {name}. Get its tools later, {how}.")
         output = server.connection.last_line()
         if output:
-            text = shorten(output, 4_000 // len(starting))
-            sentences.append(f"Its last output: {text}")
+            sentences.append(f"Its last output: {output}")
     return " ".join(sentences)
 
 
