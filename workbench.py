@@ -876,7 +876,7 @@ def decode(value: Any) -> Any:
 
 
 def _as_object(value: Any) -> Any:
-    decoded = {} if value in (None, "") else decode(value)
+    decoded = decode(value or {})
     if not isinstance(decoded, dict):
         raise ToolError('arguments: expected a JSON object such as {"text": "hi"}')
     return decoded
