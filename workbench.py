@@ -3021,12 +3021,12 @@ async def check(config: WorkbenchConfig) -> int:
         if not servers:
             print(f"No server is configured: {config.source}")
             return 1
-        async with anyio.create_task_group() as telling:
-            telling.start_soon(_tell_what_is_awaited, servers)
-            checks = [_check_server(workbench, server) for server in servers]
-            warnings = sum(await asyncio.gather(*checks))
-            telling.cancel_scope.cancel()
+        reminder = asyncio.create_task(_tell_what_is_awaited(servers))
+        checks = [_check_server(workbench, server) for server in servers]
+        await asyncio.gather(*checks)
+        reminder.cancel()
         up = in_state(State.UP, servers)
+        warnings = sum(len(server.connection.find_idle_patterns()) for server in up)
         failed = [_short_name(server) for server in servers if server not in up]
         summary = f"{len(up)} ok"
         if failed:
@@ -3046,23 +3046,19 @@ async def _tell_what_is_awaited(servers: Servers) -> None:
     print(f"waiting for: {names}", file=sys.stderr)
 
 
-async def _check_server(workbench: Workbench, server: DownstreamServer) -> int:
-    """Start a server, and print a line about it, with further lines indented below.
-
-    Returns the number of warnings.
-    """
+async def _check_server(workbench: Workbench, server: DownstreamServer) -> None:
+    """Start a server, and print a line about it, with further lines indented below."""
     began = anyio.current_time()
     connection = server.start()
     await connection.reach(State.UP)
     seconds = anyio.current_time() - began
-    warnings: list[str] = []
     if connection.state is State.UP:
         verdict = "ok    "
         answer = workbench.compose(server.toolbox_name, [server], ["*"])
         noun = "tool " if len(connection.tools) == 1 else "tools"
         cost = _cost(len(compact(answer).encode()))
-        warnings = connection.find_idle_patterns()
-        lines = [f"{len(connection.tools):4} {noun} {cost}", *warnings]
+        lines = [f"{len(connection.tools):4} {noun} {cost}"]
+        lines += connection.find_idle_patterns()
         if log.isEnabledFor(logging.DEBUG):  # --verbose
             lines += _describe_tools(server)
     else:
@@ -3073,7 +3069,6 @@ async def _check_server(workbench: Workbench, server: DownstreamServer) -> int:
     width = max(map(len, map(_short_name, workbench.servers)))
     start = f"{_short_name(server):{width}}  {verdict} {seconds:6.1f} s"
     print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
-    return len(warnings)
 
 
 def _describe_tools(server: DownstreamServer) -> list[str]:
