@@ -799,11 +799,13 @@ def explain(error: BaseException) -> str:
 # Clients add keys of their own to arguments, which `**_` and `**own` take.
 
 
-class OwnTool(NamedTuple):
-    """A tool of this program. The adapter checks a call's arguments, and calls it."""
+class OwnTool(types.Tool):
+    """A tool of this program. The adapter checks a call's arguments, and calls it.
 
-    declaration: types.Tool
-    adapter: TypeAdapter[Any]
+    Only what the base has is sent to a client.
+    """
+
+    adapter: Any = Field(default=None, exclude=True)
 
 
 def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> OwnTool:
@@ -817,9 +819,10 @@ def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> OwnTool:
         # Both keys would only cost a model's context.
         part.pop("title", None)
         part.pop("additionalProperties", None)
-    declaration = types.Tool(name=function.__name__, title=title, input_schema=schema)
-    declaration.description = inspect.getdoc(function)
-    return OwnTool(declaration, TypeAdapter(cast(Any, function)))
+    tool = OwnTool(name=function.__name__, title=title, input_schema=schema)
+    tool.description = inspect.getdoc(function)
+    tool.adapter = TypeAdapter(cast(Any, function))
+    return tool
 
 
 def tool_server(name: str, tools: list[OwnTool], secrets: Secrets) -> Server[Any]:
@@ -828,10 +831,10 @@ def tool_server(name: str, tools: list[OwnTool], secrets: Secrets) -> Server[Any
     An `MCPError` is passed on, with its data as they are. Any other error becomes a
     result with `isError`.
     """
-    adapters = {tool.declaration.name: tool.adapter for tool in tools}
+    adapters = {tool.name: tool.adapter for tool in tools}
 
     async def list_all(*_: object) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[tool.declaration for tool in tools])
+        return types.ListToolsResult(tools=list(tools))
 
     async def relay(ctx: Any, call_next: Any) -> Any:
         # From the result of a handler, the SDK takes whatever it does not know.
@@ -974,18 +977,17 @@ def meta_tools(config: WorkbenchConfig) -> list[OwnTool]:
     using = make_tool(use_tool, "Use Tool")
     # Clients ask a person about a tool that is not declared read-only, but start the
     # same servers themselves without asking.
-    opening.declaration.annotations = types.ToolAnnotations(
+    opening.annotations = types.ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True
     )
-    if config.read_only:
-        using.declaration.annotations = types.ToolAnnotations(read_only_hint=True)
+    using.annotations = types.ToolAnnotations(read_only_hint=config.read_only)
     if config.toolboxes:
         # Many clients do not show the instructions, which have the names as well.
-        properties = opening.declaration.input_schema["properties"]
+        properties = opening.input_schema["properties"]
         properties["toolbox_name"]["enum"] = list(config.toolboxes)
     for tool in (opening, using):
         # Claude Code would hide the tools behind a search, which models often omit.
-        tool.declaration.meta = {"anthropic/alwaysLoad": True}
+        tool.meta = {"anthropic/alwaysLoad": True}
     return [opening, using]
 
 
@@ -3091,13 +3093,12 @@ def _short_name(server: DownstreamServer) -> str:
 def _print_context(workbench: Workbench) -> None:
     """Print what a model's context holds with the workbench, and without."""
     config = workbench.config
-    own = [tool.declaration for tool in meta_tools(config)]
     tools: list[types.Tool] = []
     for server in workbench.servers:
         tools += server.connection.tools.values()
     # Clients pass on only these parts of a tool's declaration to a model.
     parts = {"__all__": {"name", "description", "input_schema"}}
-    before = to_json(own, include=parts) + instructions(config).encode()
+    before = to_json(meta_tools(config), include=parts) + instructions(config).encode()
     natively = len(to_json(tools, include=parts))
     print("A model's context holds:")
     print(_cost(len(before)), "before anything is opened")
