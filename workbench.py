@@ -490,7 +490,7 @@ class State(enum.IntEnum):
 
 @dataclass
 class Shared:
-    """What all servers of a workbench use: the part of it that knows no toolbox.
+    """The part of a workbench that its servers and their connections use.
 
     `client` is the session of the client's last tool call. The questions and logs of
     servers go there. The SDK sends over the client's connection, which outlives a call.
@@ -525,7 +525,7 @@ class DownstreamServer:
     def may_have(self, pattern: str) -> bool:
         """Whether a tool of the server can match, by what stands before each `__`."""
         owners = pattern.split("__")[:-1]
-        # `work__*` is any tool of the toolbox `work`, and `read_*` of any toolbox.
+        # `read_*` has no owner and may be any tool. `work__*` is any of a toolbox.
         is_full = all(map(matches, [self.toolbox_name, self.server_name], owners))
         return is_full or matches(self.server_name, owners[0])
 
@@ -560,7 +560,8 @@ class DownstreamServer:
         was_up = self.connection.state is State.UP
         await self.start().become_current()
         if was_up:
-            # The connection may be lost by now, as the listing may have shown.
+            # The connection was lost meanwhile, or the listing has shown its loss, or
+            # there is nothing to wait for.
             await self.start().reach(State.UP)
 
     async def call(self, params: JSON, others: JSON, on_progress: OnProgress) -> JSON:
