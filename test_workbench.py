@@ -805,8 +805,8 @@ PARTS = [  # of a toolbox, with its tools, and the note
     ("a__*", "a__echo a__other", "2 of 2 tools of a match."),
     (["box__a__echo", "a__ec*"], "a__echo", "1 of 2 tools of a match."),
     ('["*x__a__*er"]', "a__other", "1 of 2 tools of a match."),
-    (["re*]", "z"], "b__re[1]", "1 of 4 tools of a, b, c match. 'z' matches none."),
-    ("a__ECHO", "", "0 of 2 tools of a match. 'a__ECHO' matches none."),
+    (["re*]", "z"], "b__re[1]", "1 of 4 tools of a, b, c match. No tool matches 'z'."),
+    ("a__ECHO", "", "0 of 2 tools of a match. No tool matches 'a__ECHO'."),
     ("box__b__o__ther", "b__o__ther", "1 of 2 tools of b match."),
 ]
 

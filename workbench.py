@@ -738,8 +738,10 @@ def compose_note(servers: Servers, patterns: list[str]) -> str:
         total = sum(len(server.connection.tools) for server in up)
         sentences.append(f"{found} of {total} tools of {names} match.")
         for pattern in patterns:
-            if not any(server.find_tools([pattern]) for server in up):
-                sentences.append(f"{pattern!r} matches none.")
+            # The tools of a server that is not up are not known.
+            is_known = len(up) == len(servers)
+            if is_known and not any(server.find_tools([pattern]) for server in up):
+                sentences.append(f"No tool matches {pattern!r}.")
     hidden = 0
     for server in up:
         hidden += list(server.connection.left_out.values()).count("--read-only")
