@@ -942,7 +942,7 @@ async def test_the_two_tools_say_what_they_are_in_260_tokens() -> None:
 
 
 NOT_FOUND = "Toolbox 'no' not found. Available toolboxes: box, mine"
-NEAR = "The full name of a tool begins with "
+NEAR = "Use {toolbox}__{server}__{tool}, such as "
 WHOLE = {"tool_name": "box__b__echo"}
 BAD_CALLS: list[tuple[str, Any, str]] = [  # of a tool with arguments, and what is told
     ("open_toolbox", {"toolbox_name": "no"}, NOT_FOUND),
@@ -951,8 +951,8 @@ BAD_CALLS: list[tuple[str, Any, str]] = [  # of a tool with arguments, and what 
     ("use_tool", {"tool_name": 7}, "^tool_name is not valid: "),
     ("use_tool", WHOLE | {"arguments": [1]}, "^arguments: expected a JSON object"),
     ("use_tool", WHOLE | {"arguments": "{a:"}, "^arguments: expected a JSON object"),
-    ("use_tool", {"tool_name": "box__echo"}, f"{NEAR}box__a__ or box__b__"),
-    ("use_tool", {"tool_name": "mine__echo"}, f"{NEAR}mine__mine__"),
+    ("use_tool", {"tool_name": "box__echo"}, f"{NEAR}box__a__echo or box__b__echo"),
+    ("use_tool", {"tool_name": "mine__echo"}, f"{NEAR}mine__mine__echo"),
     ("use_tool", {"tool_name": "box__b__ecoh"}, "'ecoh', nearest: .'box__b__echo'"),
     ("use_tool", {"tool_name": "no__b__x"}, f"in toolbox 'no': {NOT_FOUND}"),
     ("use_tool", BOX | {"tool_name": "mine__mine__echo"}, "of toolbox 'box' matches"),
@@ -2744,7 +2744,7 @@ async def test_check_tells_what_a_context_holds(capsys: Capture) -> None:
 
 MIXED = json.dumps({"content": BLOCKS})
 CALLS: list[tuple[list[str], str]] = [  # what is called, and what is wrong
-    (["s__x"], "The full name of a tool begins with s__s__."),
+    (["s__x"], "Use {toolbox}__{server}__{tool}, such as s__s__x."),
     (["s__s__x", "[1]"], 'arguments: expected a JSON object such as {"text": "hi"}'),
     (["s__s__none"], "'s/s' has no tool 'none', nearest: ['s__s__"),
 ]

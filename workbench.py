@@ -460,6 +460,8 @@ def find_config(options: argparse.Namespace, secrets: Secrets) -> WorkbenchConfi
 # The toolboxes and their servers, for the meta-tools of the next section. A server is
 # used through a `Connection`, one for each start.
 
+# The full name of a tool. Only the part behind the server's name may contain `__`.
+NAME_FORM = "{toolbox}__{server}__{tool}"
 EXECUTED = "the call may have taken effect, and was not repeated"
 
 
@@ -715,9 +717,10 @@ class Workbench(Shared):
         for server in servers:
             if full_name.startswith(server.prefix):
                 return server
-        prefixes = " or ".join(server.prefix for server in servers)
+        tool = full_name.rpartition("__")[2]
+        names = " or ".join(server.prefix + tool for server in servers[:5])
         text = f"No server of toolbox '{toolbox}' matches '{full_name}'."
-        raise ToolError(f"{text} The full name of a tool begins with {prefixes}.")
+        raise ToolError(f"{text} Use {NAME_FORM}, such as {names}.")
 
 
 @asynccontextmanager
