@@ -17,7 +17,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # A call comes in by `stdio_streams`, passes `use_tool`, `DownstreamServer.call`,
 # `Connection.call` and `ServerProcess._send`, and returns by `ServerProcess._messages`.
 # The core is complete by itself, with these lines of code: Configuration (228),
-# Workbench (232), MCP server (132), Connections (216), Processes (84), Messages (44),
+# Workbench (218), MCP server (131), Connections (216), Processes (84), Messages (44),
 # Secrets (38), Serving (159). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
@@ -25,7 +25,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Sign-in (185): `--login`, for remote servers.
 # Brief answers (90): without them, an answer of `open_toolbox` is whole, however long.
 # Other clients' files (146): tables of servers, keys, and TOML of other clients.
-# Reports (101): `--check` and `--call`.
+# Reports (98): `--check` and `--call`.
 # Built-in toolbox (87): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
 # Windows (23): the children of servers end, too.
@@ -630,19 +630,27 @@ def in_state(state: State, servers: Servers) -> Servers:
 class Workbench(Shared):
     """The state of a running workbench, for one client."""
 
-    def __post_init__(self) -> None:
-        # The servers of all toolboxes. Each is started when it is needed.
-        self.servers: Servers = []
-        for name, toolbox in self.config.toolboxes.items():
-            for server_name, config in toolbox.servers.items():
-                self.servers.append(DownstreamServer(name, server_name, config, self))
+    # By name, the toolboxes that were opened or used. A server starts when needed.
+    open_toolboxes: dict[str, Servers] = field(default_factory=dict)
 
     def servers_of(self, name: str) -> Servers:
-        """The servers of a toolbox. Raises `ToolError` if it is not configured."""
+        """The servers of a toolbox, which is open from now on.
+
+        Raises `ToolError` if it is not configured.
+        """
         if name not in self.config.toolboxes:
             names = ", ".join(self.config.toolboxes) or "none"
             raise ToolError(f"Toolbox '{name}' not found. Available toolboxes: {names}")
-        return [server for server in self.servers if server.toolbox_name == name]
+        if name not in self.open_toolboxes:
+            self.open_toolboxes[name] = [
+                DownstreamServer(name, server, config, self)
+                for server, config in self.config.toolboxes[name].servers.items()
+            ]
+        return self.open_toolboxes[name]
+
+    def open_servers(self) -> Servers:
+        """The servers of all toolboxes that are open."""
+        return [server for its in self.open_toolboxes.values() for server in its]
 
     async def open(
         self, toolbox: str, patterns: list[str], brief: bool, on_progress: ProgressFnT
@@ -1007,7 +1015,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
     async def roots_changed(context: Any, _: object) -> None:
         workbench: Workbench = context.lifespan_context
         # A server that is still starting has not asked for the roots yet.
-        for server in in_state(State.UP, workbench.servers):
+        for server in in_state(State.UP, workbench.open_servers()):
             workbench.task_group.start_soon(server.connection.tell_roots_changed)
 
     server = tool_server("mcp-workbench", meta_tools(config), config.secrets)
@@ -3023,7 +3031,9 @@ async def check(config: WorkbenchConfig) -> int:
     Returns the exit status: 1 if a server is not ok, or if there is none.
     """
     async with running_workbench(config) as workbench:
-        servers = workbench.servers
+        for name in config.toolboxes:
+            workbench.servers_of(name)
+        servers = workbench.open_servers()
         if not servers:
             print(f"No server is configured: {config.source}")
             return 1
@@ -3072,7 +3082,7 @@ async def _check_server(workbench: Workbench, server: DownstreamServer) -> None:
         # The first line is the reason, and the others are the server's output, or
         # further problems of its entry.
         lines = connection.why_not_up().split("; ")
-    width = max(map(len, map(_short_name, workbench.servers)))
+    width = max(map(len, map(_short_name, workbench.open_servers())))
     start = f"{_short_name(server):{width}}  {verdict} {seconds:6.1f} s"
     print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
 
@@ -3100,7 +3110,7 @@ def _print_context(workbench: Workbench) -> None:
     """Print what a model's context holds with the workbench, and without."""
     config = workbench.config
     tools: list[types.Tool] = []
-    for server in workbench.servers:
+    for server in workbench.open_servers():
         tools += server.connection.tools.values()
     # Clients pass on only these parts of a tool's declaration to a model.
     parts = {"__all__": {"name", "description", "input_schema"}}
