@@ -2482,17 +2482,15 @@ class SignIn(httpx2.Auth):
         # Some builds of Python lack this module.
         import sqlite3
 
+        # SQLite locks its files on all systems, and the system unlocks those of a
+        # process that has ended. Without a limit, a process that was stopped in its
+        # refresh would have all others wait until it goes on.
         file = self._path.with_suffix(".lock")
-        with closing(sqlite3.connect(file, timeout=0)) as lock:
-            is_first = _take(lock)
-            # Without a limit, a process that was stopped in its refresh would have all
-            # others wait until it goes on.
-            with anyio.move_on_after(TOKEN_TIMEOUT):
-                while not is_first and not _take(lock):
-                    await anyio.sleep(0.05)
-            # A caller that has waited begins no refresh. Behind one that got no answer,
-            # the callers would fail one after another, each after `TOKEN_TIMEOUT`.
-            if is_first and self.load() == refused:
+        lock = sqlite3.connect(file, TOKEN_TIMEOUT, check_same_thread=False)
+        with closing(lock), suppress(sqlite3.OperationalError):
+            # In a thread, because this call waits for the lock, up to the limit.
+            await asyncio.to_thread(lock.execute, "BEGIN EXCLUSIVE")
+            if self.load() == refused:
                 renewed = await self._refresh(refused)
                 # During the refresh, a person may have signed in anew, or out.
                 if self.load() == refused:
@@ -2540,18 +2538,6 @@ async def _get_answer(request: httpx2.Request) -> httpx2.Response:
         async with httpx2.AsyncClient(transport=transport, timeout=None) as http:
             return await http.send(request)
     raise httpx2.ReadTimeout(f"no answer came from {request.url}")
-
-
-def _take(lock: Any) -> bool:
-    """Take a lock until it is closed. Returns False if somebody else has it.
-
-    SQLite locks its files on all systems, and the system unlocks those of a process
-    that has ended.
-    """
-    with suppress(lock.OperationalError):
-        lock.execute("BEGIN EXCLUSIVE")
-        return True
-    return False
 
 
 class Login:
