@@ -2635,27 +2635,21 @@ class Login:
         return auth.AuthorizationCodeResult.model_validate(query)
 
 
-async def log_in(address: str, secrets: Secrets) -> int:
-    """Have a person sign in to a remote server. Returns the exit status."""
+async def log_in(address: str, secrets: Secrets) -> None:
+    """Have a person sign in to a remote server. Raises `ToolError` if that fails."""
     url = httpx2.URL(address.strip())
-    failed = f"Not signed in to {shown_url(url)}: "
-    outcome = f"{failed}stopped, or not done within {LOGIN_TIMEOUT:g} seconds"
-    status = 1
+    failed = f"Not signed in to {shown_url(url)}"
     try:
-        with anyio.move_on_after(LOGIN_TIMEOUT):
+        with anyio.fail_after(LOGIN_TIMEOUT):
             SignIn(url, secrets).save(await Login(url).run())
-            outcome = f"Signed in to {shown_url(url)}"
-            status = 0
+    except TimeoutError:
+        raise ToolError(f"{failed} within {LOGIN_TIMEOUT:g} seconds") from None
     except OAuthFlowError as error:
         # Further words of the SDK's errors are those of a body, which may have tokens.
-        outcome = failed + str(error).partition(":")[0]
+        raise ToolError(f"{failed}: {str(error).partition(':')[0]}") from None
     except Exception as error:  # noqa: BLE001
-        outcome = failed + " ".join(explain(error).split())
-    finally:
-        # Ctrl-C cancels this task, which passes here as well. `mask` takes control
-        # characters out, which a server may have sent to the terminal.
-        print(secrets.mask(outcome))
-    return status
+        raise ToolError(f"{failed}: {' '.join(explain(error).split())}") from None
+    print(f"Signed in to {shown_url(url)}")
 
 
 MODES["login"] = Mode(
