@@ -1980,7 +1980,6 @@ def main() -> None:
 # Servers that have a `url`, over Streamable HTTP or the older SSE transport. Without
 # this room, all servers are processes of this machine.
 
-import ssl
 import urllib.request
 
 import httpx2
@@ -2059,33 +2058,26 @@ class RemoteServer(Transport):
         return Streams(self._reader, self._send)
 
     def _make_client(self) -> httpx2.AsyncClient:
-        limits = httpx2.Limits(max_connections=200, keepalive_expiry=2.0)
         try:
             # As in a browser, blanks around a URL or a header's value mean nothing.
             self._url = httpx2.URL(self.config.url.strip())
-            self._shown = shown_url(self._url)
             if self._url.scheme not in ("http", "https") or not self._url.host:
                 raise ValueError
-            proxy = find_proxy(self._url)
-            verify = make_ssl_context()
-            transport = httpx2.AsyncHTTPTransport(verify, limits=limits, proxy=proxy)
+            client = make_client(self._url)
         except (ImportError, OSError, ValueError, httpx2.InvalidURL):
             # The text of the error may have a part of the URL.
             text = "its `url` is not valid, or its proxy or certificates cannot be used"
             raise ToolError(text) from None
-        given = without_null(self.config.headers)
-        headers = {name: value.strip() for name, value in given.items()}
-        client = httpx2.AsyncClient(
-            transport=transport,
-            headers=httpx2.Headers(headers) | HEADERS,
-            # Only connecting has a timeout: a call may run for hours, an upload may be
-            # slow, and a request beyond 200 waits for a free connection.
-            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
-            event_hooks={"request": [self._check_host], "response": [_check_redirect]},
-            follow_redirects=True,
-        )
-        secrets = self.shared.config.secrets  # room: Sign-in
-        add_sign_in(client, self._url, secrets)  # room: Sign-in
+        self._shown = shown_url(self._url)
+        for name, value in without_null(self.config.headers).items():
+            client.headers[name] = value.strip()
+        client.headers.update(HEADERS)
+        client.follow_redirects = True
+        client.event_hooks = {
+            "request": [self._check_host],
+            "response": [_check_redirect],
+        }
+        add_sign_in(client, self._url, self.shared.config.secrets)  # room: Sign-in
         return client
 
     async def _check_host(self, request: httpx2.Request) -> None:
@@ -2322,23 +2314,32 @@ async def _check_redirect(response: httpx2.Response) -> None:
         raise httpx2.RequestError(f"HTTP {response.status_code}, a redirect: {how}")
 
 
-def make_ssl_context() -> ssl.SSLContext:
-    """The certificates of the system, or of SSL_CERT_FILE or SSL_CERT_DIR, and more.
+def make_client(url: httpx2.URL) -> httpx2.AsyncClient:
+    """An HTTP client for a URL.
 
-    Companies set NODE_EXTRA_CA_CERTS for clients that are written for Node, which go on
-    without a file that they cannot use.
+    It trusts the certificates of the system, or of SSL_CERT_FILE or SSL_CERT_DIR, and
+    those of NODE_EXTRA_CA_CERTS. Companies set this variable for clients that are
+    written for Node, which go on without a file that they cannot use.
     """
     context = httpx2.create_ssl_context()
     with suppress(OSError):
         context.load_verify_locations(os.environ.get("NODE_EXTRA_CA_CERTS", ""))
-    return context
+    return httpx2.AsyncClient(
+        verify=context,
+        proxy=find_proxy(url),
+        trust_env=False,
+        # Only connecting has a timeout: a call may run for hours, an upload may be
+        # slow, and a request beyond 200 waits for a free connection.
+        timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
+        limits=httpx2.Limits(max_connections=200, keepalive_expiry=2.0),
+    )
 
 
 def find_proxy(url: httpx2.URL) -> str | None:
     """The proxy of the environment that requests to a URL have to use.
 
-    httpx2 would make all proxies of the environment, and raise for one that it cannot
-    use, such as a SOCKS proxy, even if no request needs it.
+    With `trust_env`, httpx2 would make all proxies of the environment, and raise for
+    one that it cannot use, such as a SOCKS proxy, even if no request needs it.
     """
     proxies = urllib.request.getproxies()
     # Python itself does not know `*.corp.example` in NO_PROXY.
@@ -2532,10 +2533,8 @@ async def _get_answer(request: httpx2.Request) -> httpx2.Response:
         del request.headers["content-length"]
         sent: JSON = {"headers": request.headers, "content": form}
         request = httpx2.Request("POST", request.url, **sent)
-    proxy = find_proxy(request.url)
-    transport = httpx2.AsyncHTTPTransport(make_ssl_context(), proxy=proxy)
     with anyio.move_on_after(TOKEN_TIMEOUT):
-        async with httpx2.AsyncClient(transport=transport, timeout=None) as http:
+        async with make_client(request.url) as http:
             return await http.send(request)
     raise httpx2.ReadTimeout(f"no answer came from {request.url}")
 
