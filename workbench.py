@@ -2073,10 +2073,7 @@ class RemoteServer(Transport):
             client.headers[name] = value.strip()
         client.headers.update(HEADERS)
         client.follow_redirects = True
-        client.event_hooks = {
-            "request": [self._check_host],
-            "response": [_check_redirect],
-        }
+        client.event_hooks = {"request": [self._check_host]}
         add_sign_in(client, self._url, self.shared.config.secrets)  # room: Sign-in
         return client
 
@@ -2240,6 +2237,11 @@ class RemoteServer(Transport):
         stream = self._http.stream(exchange.method, self._endpoint, **exchange.parts)
         try:
             async with stream as response:
+                if response.request.method != exchange.method:
+                    # A redirect has made a GET of a POST, without the message.
+                    status = response.history[-1].status_code
+                    target = shown_url(response.url, response.url.path)
+                    raise ToolError(f"HTTP {status}: write {target} in `url`")
                 if exchange.method == "POST":
                     exchange.status = response.status_code
                 if response.headers.get(SESSION_ID):
@@ -2304,14 +2306,6 @@ class RemoteServer(Transport):
         elif 200 <= exchange.status < 300 or exchange.status >= 500:
             what += f"; {EXECUTED}"
         return ToolError(f"{self._shown}: HTTP {response.status_code}, {what}")
-
-
-async def _check_redirect(response: httpx2.Response) -> None:
-    """Refuse a redirect that would make a GET of a POST, without the message."""
-    if response.status_code in (301, 302, 303) and response.request.method == "POST":
-        target = response.url.join(response.headers.get("location", ""))
-        how = f"write {shown_url(target, target.path)} in `url`"
-        raise httpx2.RequestError(f"HTTP {response.status_code}, a redirect: {how}")
 
 
 def make_client(url: httpx2.URL) -> httpx2.AsyncClient:
