@@ -2019,7 +2019,6 @@ class _Exchange:
     awaited: str = ""  # the id of the JSON-RPC request whose answer ends the stream
     answer: Answer | None = None
     status: int = 0  # of the response to the POST
-    has_session: bool = False  # it had a session's id, and its response was whole
     retry: float = 1.0  # seconds to wait before the stream is asked for again
     last_id: str = ""  # of its events
     last_data: str = ""
@@ -2114,14 +2113,14 @@ class RemoteServer(Transport):
         began = anyio.current_time()
         try:
             await self._follow(exchange)
-            self._is_lost(exchange, method)
+            self._judge(exchange, method)
         except asyncio.CancelledError:
             # A server that is busy with a call may list its tools later. A client that
             # cancels its request does so earlier.
             is_late = anyio.current_time() > began + OPEN_TIMEOUT / 2
             if method == "tools/list" and is_late and not self._calls:
                 why = f"{self._shown}: gave no list of its tools"
-                self._is_lost(exchange, method, why)
+                self._judge(exchange, method, why)
             raise
         except ToolError as error:
             is_refused = exchange.status in (400, 404, 405) and not exchange.answer
@@ -2132,17 +2131,14 @@ class RemoteServer(Transport):
                 self._is_ready.set()
                 self._is_ready = anyio.Event()
                 await self._send(item)
-            elif self._is_lost(exchange, method, str(error)):
-                raise NotDelivered(str(error)) from None
             else:
+                self._judge(exchange, method, str(error))
                 raise
         finally:
             self._calls -= is_call
 
-    def _is_lost(self, exchange: _Exchange, method: str, failure: str = "") -> bool:
+    def _judge(self, exchange: _Exchange, method: str, failure: str = "") -> None:
         """Judge a session by a request that has ended; close one that is lost.
-
-        Returns whether the request was refused with its session, and so not executed.
 
         - HTTP 400, 404 or 410 without an answer refuses a lost session.
         - A listing that is answered with an error shows one as well, because servers
@@ -2151,18 +2147,17 @@ class RemoteServer(Transport):
         """
         answer, status = exchange.answer, exchange.status
         if not exchange.awaited or status == 429:
-            return False
+            return
         self._failures += 1
         if not failure and status < 400:
             self._failures = 0
-        is_refused = answer is None and status in (400, 404, 410)
-        is_lost = is_refused or self._failures > 1
-        if method == "tools/list" and isinstance(answer, types.JSONRPCError):
+        is_lost = self._failures > 1
+        if answer is None:
+            is_lost |= status in (400, 404, 410)
+        elif method == "tools/list" and isinstance(answer, types.JSONRPCError):
             is_lost |= answer.error.code != types.METHOD_NOT_FOUND
-            failure = f"{self._shown}: {answer.error.message}"
         if is_lost:
-            self.on_closed(failure or f"{self._shown}: HTTP {status}, twice in a row")
-        return is_refused and exchange.has_session and status != 410
+            self.on_closed(failure or f"{self._shown}: HTTP {status} with an error")
 
     async def _listen(self) -> None:
         """Read the messages that belong to no request of ours.
@@ -2255,9 +2250,6 @@ class RemoteServer(Transport):
                         return True
         except Exception as error:  # noqa: BLE001
             raise self._error(error, exchange) from None
-        # An answer that broke off may have been one under the request's id.
-        has_session = SESSION_ID in response.request.headers
-        exchange.has_session = has_session and not _is_stream(response)
         # Without the id of an event, the rest of an answer cannot be asked for.
         is_cut_off = exchange.awaited and not exchange.last_id
         if is_cut_off or not response.is_success:
@@ -2305,7 +2297,12 @@ class RemoteServer(Transport):
             what += " (check `headers`, and the path in `url`, which often is /mcp)"
         elif 200 <= exchange.status < 300 or exchange.status >= 500:
             what += f"; {EXECUTED}"
-        return ToolError(f"{self._shown}: HTTP {response.status_code}, {what}")
+        reason = f"{self._shown}: HTTP {response.status_code}, {what}"
+        # A stream may have broken off before an answer under the request's id.
+        is_refused = exchange.status in (400, 404) and not _is_stream(response)
+        if is_refused and exchange.awaited and SESSION_ID in response.request.headers:
+            return NotDelivered(reason)
+        return ToolError(reason)
 
 
 def make_client(url: httpx2.URL) -> httpx2.AsyncClient:
