@@ -2046,7 +2046,7 @@ class RemoteServer(Transport):
         self._is_ready = anyio.Event()
         self._refusal = ""  # of Streamable HTTP, before SSE was tried
         self._failures = 0  # of requests, in a row
-        self._calls = 0  # in flight
+        self._open = 0  # requests that have no answer yet
         # The stream keeps nothing: a server that sends without end has to wait for the
         # session, and fills no memory.
         stream = anyio.create_memory_object_stream[SessionMessage]()
@@ -2108,19 +2108,14 @@ class RemoteServer(Transport):
     async def _request(self, item: SessionMessage, exchange: _Exchange) -> None:
         """Post a request, and judge its session by what comes of it."""
         method = cast(types.JSONRPCRequest, item.message).method
-        is_call = method == "tools/call"
-        self._calls += is_call
-        began = anyio.current_time()
+        self._open += 1
         try:
             await self._follow(exchange)
             self._judge(exchange, method)
         except asyncio.CancelledError:
-            # A server that is busy with a call may list its tools later. A client that
-            # cancels its request does so earlier.
-            is_late = anyio.current_time() > began + OPEN_TIMEOUT / 2
-            if method == "tools/list" and is_late and not self._calls:
-                why = f"{self._shown}: gave no list of its tools"
-                self._judge(exchange, method, why)
+            # A server that is busy with a call may list its tools later.
+            if method == "tools/list" and self._open == 1:
+                self._judge(exchange, method, f"{self._shown}: gave no list of tools")
             raise
         except ToolError as error:
             is_refused = exchange.status in (400, 404, 405) and not exchange.answer
@@ -2135,7 +2130,7 @@ class RemoteServer(Transport):
                 self._judge(exchange, method, str(error))
                 raise
         finally:
-            self._calls -= is_call
+            self._open -= 1
 
     def _judge(self, exchange: _Exchange, method: str, failure: str = "") -> None:
         """Judge a session by a request that has ended; close one that is lost.
