@@ -2038,22 +2038,21 @@ class RemoteServer(Transport):
 
     async def __aenter__(self) -> Streams:
         """Make the HTTP client, and begin to listen."""
-        self._is_sse = self.config.transport == "sse"
+        self._is_sse = False
         self._http = self._make_client()
         self._endpoint = self._url
         # Over SSE, the server has named its endpoint. Over Streamable HTTP, an era is
         # agreed on, and `_listen` may ask for its stream.
         self._is_ready = anyio.Event()
-        self._refusal = ""  # of Streamable HTTP, before SSE was tried
         self._failures = 0  # of requests, in a row
         self._open = 0  # requests that have no answer yet
         # The stream keeps nothing: a server that sends without end has to wait for the
         # session, and fills no memory.
         stream = anyio.create_memory_object_stream[SessionMessage]()
         self._writer, self._reader = stream
-        # A scope, because `Task.cancel` would cancel even a refresh of the tokens.
-        self._listening = anyio.CancelScope()
         self._listener = asyncio.create_task(self._listen())
+        if self.config.transport == "sse":
+            self._change_to_sse()
         return Streams(self._reader, self._send)
 
     def _make_client(self) -> httpx2.AsyncClient:
@@ -2121,10 +2120,7 @@ class RemoteServer(Transport):
             is_refused = exchange.status in (400, 404, 405) and not exchange.answer
             if exchange.awaited and method == "initialize" and is_refused:
                 # The protocol asks clients to try the older transport then.
-                self._refusal, self._is_sse = str(error), True
-                # The old event wakes `_listen`, and the new one waits for the endpoint.
-                self._is_ready.set()
-                self._is_ready = anyio.Event()
+                self._change_to_sse(str(error))
                 await self._send(item)
             else:
                 self._judge(exchange, method, str(error))
@@ -2160,27 +2156,28 @@ class RemoteServer(Transport):
         A server of Streamable HTTP may have no stream of them, and refuse the GET. Then
         it is asked again after `RETRY_PAUSE`.
         """
-        with self._listening:
-            if not self._is_sse:
-                await self._is_ready.wait()
-            if self._is_sse:
-                await self._listen_sse()
-                return
-            # Without a session, the server has no messages for this client alone.
-            while SESSION_ID in self._http.headers:
-                with suppress(ToolError):
-                    await self._follow(_Exchange("GET"))
-                await anyio.sleep(RETRY_PAUSE)
+        await self._is_ready.wait()
+        # Without a session, the server has no messages for this client alone.
+        while SESSION_ID in self._http.headers:
+            with suppress(ToolError):
+                await self._follow(_Exchange("GET"))
+            await anyio.sleep(RETRY_PAUSE)
 
-    async def _listen_sse(self) -> None:
+    def _change_to_sse(self, refusal: str = "") -> None:
+        """Use the older transport; `refusal` is why the newer one was given up."""
+        self._is_sse = True
+        self._listener.cancel()
+        self._listener = asyncio.create_task(self._listen_to_sse(refusal))
+
+    async def _listen_to_sse(self, refusal: str) -> None:
         """Read the one stream in which every message of an SSE server comes."""
         reason = f"{self._shown} ended its stream"
         try:
             await self._fetch(_Exchange("GET"))
         except ToolError as error:
             reason = str(error)
-        if self._refusal and not self._is_ready.is_set():
-            reason = self._refusal
+        if refusal and not self._is_ready.is_set():
+            reason = refusal
         self.on_closed(reason)
         self._writer.close()
         # No answer can come any more. Closing the HTTP client fails every post, even
@@ -2193,7 +2190,7 @@ class RemoteServer(Transport):
 
         Some servers keep a process or a browser for each session that was not ended.
         """
-        self._listening.cancel()
+        self._listener.cancel()
         # The session reads no more messages. With this end open, `_fetch` would wait.
         self._reader.close()
         with anyio.CancelScope(shield=True), self._writer:
