@@ -2020,7 +2020,8 @@ class _Exchange:
     answer: Answer | None = None
     status: int = 0  # of the response to the POST
     retry: float = 1.0  # seconds to wait before the stream is asked for again
-    last_id: str = ""  # of its events
+    # The header with the id of its last event that had one.
+    resumption: JSON = field(default_factory=dict)
     last_data: str = ""
 
 
@@ -2210,9 +2211,7 @@ class RemoteServer(Transport):
         while not await self._fetch(exchange):
             await anyio.sleep(exchange.retry)
             exchange.method = "GET"
-            exchange.parts = {}
-            if exchange.last_id:
-                exchange.parts = {"headers": {"last-event-id": exchange.last_id}}
+            exchange.parts = {"headers": exchange.resumption}
 
     async def _fetch(self, exchange: _Exchange) -> bool:
         """Make one HTTP request, and hand on the messages of its response.
@@ -2243,7 +2242,7 @@ class RemoteServer(Transport):
         except Exception as error:  # noqa: BLE001
             raise self._error(error, exchange) from None
         # Without the id of an event, the rest of an answer cannot be asked for.
-        is_cut_off = exchange.awaited and not exchange.last_id
+        is_cut_off = exchange.awaited and not exchange.resumption
         if is_cut_off or not response.is_success:
             raise self._failure(response, exchange)
         return False
@@ -2252,7 +2251,8 @@ class RemoteServer(Transport):
         """Hand on the message of an event, which may be the answer."""
         exchange.last_data = event.data
         # An event without an id or `retry` does not change the last.
-        exchange.last_id = event.id or exchange.last_id
+        if event.id:
+            exchange.resumption = {"last-event-id": event.id}
         if event.retry is not None and event.retry >= 0:
             exchange.retry = event.retry / 1000
         if self._is_sse and event.event == "endpoint":
