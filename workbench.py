@@ -2440,11 +2440,10 @@ class SignIn(httpx2.Auth):
         if stored:
             headers["authorization"] = f"Bearer {stored['access_token']}"
         response = yield request
-        # Some servers refuse each GET that only listens, and would have the tokens
+        # In a session, some servers refuse each GET, and would have the tokens
         # refreshed each minute. A session is deleted while the program ends, which
         # could lose new tokens.
-        is_needed = SESSION_ID not in headers or "last-event-id" in headers
-        is_needed = is_needed or request.method == "POST"
+        is_needed = request.method == "POST" or SESSION_ID not in headers
         if response.status_code == 401 and is_needed and stored.get("refresh_token"):
             # A refresh is not cancelled with the call that needs it, because its answer
             # has the only refresh token that is valid from then on.
