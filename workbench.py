@@ -2039,8 +2039,8 @@ class RemoteServer(Transport):
 
     async def __aenter__(self) -> Streams:
         """Make the HTTP client, and begin to listen."""
+        self._make_client()
         self._is_sse = False
-        self._http = self._make_client()
         self._endpoint = self._url
         # Over SSE, the server has named its endpoint. Over Streamable HTTP, an era is
         # agreed on, and `_listen` may ask for its stream.
@@ -2049,32 +2049,30 @@ class RemoteServer(Transport):
         self._open = 0  # requests that have no answer yet
         # The stream keeps nothing: a server that sends without end has to wait for the
         # session, and fills no memory.
-        stream = anyio.create_memory_object_stream[SessionMessage]()
-        self._writer, self._reader = stream
+        self._writer, self._reader = anyio.create_memory_object_stream[SessionMessage]()
         self._listener = asyncio.create_task(self._listen())
         if self.config.transport == "sse":
             self._change_to_sse()
         return Streams(self._reader, self._send)
 
-    def _make_client(self) -> httpx2.AsyncClient:
+    def _make_client(self) -> None:
         try:
             # As in a browser, blanks around a URL or a header's value mean nothing.
             self._url = httpx2.URL(self.config.url.strip())
             if self._url.scheme not in ("http", "https") or not self._url.host:
                 raise ValueError
-            client = make_client(self._url)
+            self._http = make_client(self._url)
         except (ImportError, OSError, ValueError, httpx2.InvalidURL):
             # The text of the error may have a part of the URL.
             text = "its `url` is not valid, or its proxy or certificates cannot be used"
             raise ToolError(text) from None
         self._shown = shown_url(self._url)
         for name, value in without_null(self.config.headers).items():
-            client.headers[name] = value.strip()
-        client.headers.update(HEADERS)
-        client.follow_redirects = True
-        client.event_hooks = {"request": [self._check_host]}
-        add_sign_in(client, self._url, self.shared.config.secrets)  # room: Sign-in
-        return client
+            self._http.headers[name] = value.strip()
+        self._http.headers.update(HEADERS)
+        self._http.follow_redirects = True
+        self._http.event_hooks = {"request": [self._check_host]}
+        add_sign_in(self._http, self._url, self.shared.config.secrets)  # room: Sign-in
 
     async def _check_host(self, request: httpx2.Request) -> None:
         # The headers may be secret, so no redirect may take them to another host or
@@ -2137,19 +2135,18 @@ class RemoteServer(Transport):
           that lose a session may refuse it like this.
         - Anything else that fails may pass, but not twice in a row.
         """
-        answer, status = exchange.answer, exchange.status
-        if not exchange.awaited or status == 429:
+        if not exchange.awaited or exchange.status == 429:
             return
         self._failures += 1
-        if not failure and status < 400:
+        if not failure and exchange.status < 400:
             self._failures = 0
         is_lost = self._failures > 1
-        if answer is None:
-            is_lost |= status in (400, 404, 410)
-        elif method == "tools/list" and isinstance(answer, types.JSONRPCError):
-            is_lost |= answer.error.code != types.METHOD_NOT_FOUND
+        if exchange.answer is None:
+            is_lost |= exchange.status in (400, 404, 410)
+        elif method == "tools/list" and isinstance(exchange.answer, types.JSONRPCError):
+            is_lost |= exchange.answer.error.code != types.METHOD_NOT_FOUND
         if is_lost:
-            self.on_closed(failure or f"{self._shown}: HTTP {status} with an error")
+            self.on_closed(failure or f"{self._shown}: has lost the session")
 
     async def _listen(self) -> None:
         """Read the messages that belong to no request of ours.
@@ -2488,8 +2485,8 @@ class SignIn(httpx2.Auth):
     async def _refresh(self, stored: JSON) -> JSON:
         """The sign-in with new tokens; empty if it is over, unchanged if none came."""
         form = stored["form"] | {"refresh_token": stored["refresh_token"]}
-        sent: JSON = {"data": form, "headers": stored["headers"]}
-        request = httpx2.Request("POST", stored["token_url"], **sent)
+        request = httpx2.Request("POST", stored["token_url"], data=form)
+        request.headers.update(stored["headers"])
         with suppress(httpx2.HTTPError, ValueError, AttributeError):
             answer = await _get_answer(request)
             # GitHub's answer is a success for HTTP, whatever it says.
@@ -2509,12 +2506,12 @@ def add_sign_in(client: httpx2.AsyncClient, url: httpx2.URL, secrets: Secrets) -
 
 async def _get_answer(request: httpx2.Request) -> httpx2.Response:
     """Send a request through the proxy for its URL, and read the answer."""
-    if request.headers.get("authorization", "").startswith("Basic "):
+    headers = request.headers
+    if headers.get("authorization", "").startswith("Basic "):
         # Some servers refuse a client whose id stands in the body as well.
         form = re.sub(rb"(^|&)client_id=[^&]*", b"", request.content).lstrip(b"&")
-        del request.headers["content-length"]
-        sent: JSON = {"headers": request.headers, "content": form}
-        request = httpx2.Request("POST", request.url, **sent)
+        del headers["content-length"]
+        request = httpx2.Request("POST", request.url, headers=headers, content=form)
     with anyio.move_on_after(TOKEN_TIMEOUT):
         async with make_client(request.url) as http:
             return await http.send(request)
