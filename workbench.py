@@ -2071,7 +2071,8 @@ class RemoteServer(Transport):
             self._http.headers[name] = value.strip()
         self._http.headers.update(HEADERS)
         self._http.follow_redirects = True
-        self._http.event_hooks = {"request": [self._check_host]}
+        self._http.event_hooks["request"].append(self._check_host)
+        self._http.event_hooks["response"].append(_check_redirect)
         add_sign_in(self._http, self._url, self.shared.config.secrets)  # room: Sign-in
 
     async def _check_host(self, request: httpx2.Request) -> None:
@@ -2220,11 +2221,6 @@ class RemoteServer(Transport):
         stream = self._http.stream(exchange.method, self._endpoint, **exchange.parts)
         try:
             async with stream as response:
-                if response.request.method != exchange.method:
-                    # A redirect has made a GET of a POST, without the message.
-                    status = response.history[-1].status_code
-                    target = shown_url(response.url, response.url.path)
-                    raise ToolError(f"HTTP {status}: write {target} in `url`")
                 if exchange.method == "POST":
                     exchange.status = response.status_code
                 if response.headers.get(SESSION_ID):
@@ -2292,6 +2288,14 @@ class RemoteServer(Transport):
         if is_refused and exchange.awaited and SESSION_ID in response.request.headers:
             return NotDelivered(reason)
         return ToolError(reason)
+
+
+async def _check_redirect(response: httpx2.Response) -> None:
+    """Refuse a redirect that would make a GET of a POST, without the message."""
+    if response.status_code in (301, 302, 303) and response.request.method == "POST":
+        target = response.url.join(response.headers.get("location", ""))
+        how = f"write {shown_url(target, target.path)} in `url`"
+        raise httpx2.RequestError(f"HTTP {response.status_code}, a redirect: {how}")
 
 
 def make_client(url: httpx2.URL) -> httpx2.AsyncClient:
