@@ -1969,7 +1969,6 @@ def main() -> None:
 # Servers that have a `url`, over Streamable HTTP or the older SSE transport. Without
 # this room, all servers are processes of this machine.
 
-import ssl
 import urllib.request
 
 import httpx2
@@ -2009,9 +2008,9 @@ class _Exchange:
     awaited: str = ""  # the id of the JSON-RPC request whose answer ends the stream
     answer: Answer | None = None
     status: int = 0  # of the response to the POST
-    has_session: bool = False  # it had a session's id, and its response was whole
     retry: float = 1.0  # seconds to wait before the stream is asked for again
-    last_id: str = ""  # of its events
+    # The header with the id of its last event that had one.
+    resumption: JSON = field(default_factory=dict)
     last_data: str = ""
 
 
@@ -2029,53 +2028,41 @@ class RemoteServer(Transport):
 
     async def __aenter__(self) -> Streams:
         """Make the HTTP client, and begin to listen."""
-        self._is_sse = self.config.transport == "sse"
-        self._http = self._make_client()
+        self._make_client()
+        self._is_sse = False
         self._endpoint = self._url
         # Over SSE, the server has named its endpoint. Over Streamable HTTP, an era is
         # agreed on, and `_listen` may ask for its stream.
         self._is_ready = anyio.Event()
-        self._refusal = ""  # of Streamable HTTP, before SSE was tried
         self._failures = 0  # of requests, in a row
-        self._calls = 0  # in flight
+        self._open = 0  # requests that have no answer yet
         # The stream keeps nothing: a server that sends without end has to wait for the
         # session, and fills no memory.
-        stream = anyio.create_memory_object_stream[SessionMessage]()
-        self._writer, self._reader = stream
-        # A scope, because `Task.cancel` would cancel even a refresh of the tokens.
-        self._listening = anyio.CancelScope()
+        self._writer, self._reader = anyio.create_memory_object_stream[SessionMessage]()
         self._listener = asyncio.create_task(self._listen())
+        if self.config.transport == "sse":
+            self._change_to_sse()
         return Streams(self._reader, self._send)
 
-    def _make_client(self) -> httpx2.AsyncClient:
-        limits = httpx2.Limits(max_connections=200, keepalive_expiry=2.0)
+    def _make_client(self) -> None:
         try:
             # As in a browser, blanks around a URL or a header's value mean nothing.
             self._url = httpx2.URL(self.config.url.strip())
-            self._shown = shown_url(self._url)
             if self._url.scheme not in ("http", "https") or not self._url.host:
                 raise ValueError
-            proxy = find_proxy(self._url)
-            verify = make_ssl_context()
-            transport = httpx2.AsyncHTTPTransport(verify, limits=limits, proxy=proxy)
+            self._http = make_client(self._url)
         except (ImportError, OSError, ValueError, httpx2.InvalidURL):
             # The text of the error may have a part of the URL.
             text = "its `url` is not valid, or its proxy or certificates cannot be used"
             raise ToolError(text) from None
-        given = without_null(self.config.headers)
-        headers = {name: value.strip() for name, value in given.items()}
-        client = httpx2.AsyncClient(
-            transport=transport,
-            headers=httpx2.Headers(headers) | HEADERS,
-            # Only connecting has a timeout: a call may run for hours, an upload may be
-            # slow, and a request beyond 200 waits for a free connection.
-            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
-            event_hooks={"request": [self._check_host], "response": [_check_redirect]},
-            follow_redirects=True,
-        )
-        secrets = self.shared.config.secrets  # room: Sign-in
-        add_sign_in(client, self._url, secrets)  # room: Sign-in
-        return client
+        self._shown = shown_url(self._url)
+        for name, value in without_null(self.config.headers).items():
+            self._http.headers[name] = value.strip()
+        self._http.headers.update(HEADERS)
+        self._http.follow_redirects = True
+        self._http.event_hooks["request"].append(self._check_host)
+        self._http.event_hooks["response"].append(_check_redirect)
+        add_sign_in(self._http, self._url, self.shared.config.secrets)  # room: Sign-in
 
     async def _check_host(self, request: httpx2.Request) -> None:
         # The headers may be secret, so no redirect may take them to another host or
@@ -2109,60 +2096,47 @@ class RemoteServer(Transport):
     async def _request(self, item: SessionMessage, exchange: _Exchange) -> None:
         """Post a request, and judge its session by what comes of it."""
         method = cast(types.JSONRPCRequest, item.message).method
-        is_call = method == "tools/call"
-        self._calls += is_call
-        began = anyio.current_time()
+        self._open += 1
         try:
             await self._follow(exchange)
-            self._is_lost(exchange, method)
+            self._judge(exchange, method)
         except asyncio.CancelledError:
-            # A server that is busy with a call may list its tools later. A client that
-            # cancels its request does so earlier.
-            is_late = anyio.current_time() > began + OPEN_TIMEOUT / 2
-            if method == "tools/list" and is_late and not self._calls:
-                why = f"{self._shown}: gave no list of its tools"
-                self._is_lost(exchange, method, why)
+            # A server that is busy with a call may list its tools later.
+            if method == "tools/list" and self._open == 1:
+                self._judge(exchange, method, f"{self._shown}: gave no list of tools")
             raise
         except ToolError as error:
             is_refused = exchange.status in (400, 404, 405) and not exchange.answer
             if exchange.awaited and method == "initialize" and is_refused:
                 # The protocol asks clients to try the older transport then.
-                self._refusal, self._is_sse = str(error), True
-                # The old event wakes `_listen`, and the new one waits for the endpoint.
-                self._is_ready.set()
-                self._is_ready = anyio.Event()
+                self._change_to_sse(str(error))
                 await self._send(item)
-            elif self._is_lost(exchange, method, str(error)):
-                raise NotDelivered(str(error)) from None
             else:
+                self._judge(exchange, method, str(error))
                 raise
         finally:
-            self._calls -= is_call
+            self._open -= 1
 
-    def _is_lost(self, exchange: _Exchange, method: str, failure: str = "") -> bool:
+    def _judge(self, exchange: _Exchange, method: str, failure: str = "") -> None:
         """Judge a session by a request that has ended; close one that is lost.
-
-        Returns whether the request was refused with its session, and so not executed.
 
         - HTTP 400, 404 or 410 without an answer refuses a lost session.
         - A listing that is answered with an error shows one as well, because servers
           that lose a session may refuse it like this.
         - Anything else that fails may pass, but not twice in a row.
         """
-        answer, status = exchange.answer, exchange.status
-        if not exchange.awaited or status == 429:
-            return False
+        if not exchange.awaited or exchange.status == 429:
+            return
         self._failures += 1
-        if not failure and status < 400:
+        if not failure and exchange.status < 400:
             self._failures = 0
-        is_refused = answer is None and status in (400, 404, 410)
-        is_lost = is_refused or self._failures > 1
-        if method == "tools/list" and isinstance(answer, types.JSONRPCError):
-            is_lost |= answer.error.code != types.METHOD_NOT_FOUND
-            failure = f"{self._shown}: {answer.error.message}"
+        is_lost = self._failures > 1
+        if exchange.answer is None:
+            is_lost |= exchange.status in (400, 404, 410)
+        elif method == "tools/list" and isinstance(exchange.answer, types.JSONRPCError):
+            is_lost |= exchange.answer.error.code != types.METHOD_NOT_FOUND
         if is_lost:
-            self.on_closed(failure or f"{self._shown}: HTTP {status}, twice in a row")
-        return is_refused and exchange.has_session and status != 410
+            self.on_closed(failure or f"{self._shown}: has lost the session")
 
     async def _listen(self) -> None:
         """Read the messages that belong to no request of ours.
@@ -2170,27 +2144,28 @@ class RemoteServer(Transport):
         A server of Streamable HTTP may have no stream of them, and refuse the GET. Then
         it is asked again after `RETRY_PAUSE`.
         """
-        with self._listening:
-            if not self._is_sse:
-                await self._is_ready.wait()
-            if self._is_sse:
-                await self._listen_sse()
-                return
-            # Without a session, the server has no messages for this client alone.
-            while SESSION_ID in self._http.headers:
-                with suppress(ToolError):
-                    await self._follow(_Exchange("GET"))
-                await anyio.sleep(RETRY_PAUSE)
+        await self._is_ready.wait()
+        # Without a session, the server has no messages for this client alone.
+        while SESSION_ID in self._http.headers:
+            with suppress(ToolError):
+                await self._follow(_Exchange("GET"))
+            await anyio.sleep(RETRY_PAUSE)
 
-    async def _listen_sse(self) -> None:
+    def _change_to_sse(self, refusal: str = "") -> None:
+        """Use the older transport; `refusal` is why the newer one was given up."""
+        self._is_sse = True
+        self._listener.cancel()
+        self._listener = asyncio.create_task(self._listen_to_sse(refusal))
+
+    async def _listen_to_sse(self, refusal: str) -> None:
         """Read the one stream in which every message of an SSE server comes."""
         reason = f"{self._shown} ended its stream"
         try:
             await self._fetch(_Exchange("GET"))
         except ToolError as error:
             reason = str(error)
-        if self._refusal and not self._is_ready.is_set():
-            reason = self._refusal
+        if refusal and not self._is_ready.is_set():
+            reason = refusal
         self.on_closed(reason)
         self._writer.close()
         # No answer can come any more. Closing the HTTP client fails every post, even
@@ -2203,7 +2178,7 @@ class RemoteServer(Transport):
 
         Some servers keep a process or a browser for each session that was not ended.
         """
-        self._listening.cancel()
+        self._listener.cancel()
         # The session reads no more messages. With this end open, `_fetch` would wait.
         self._reader.close()
         with anyio.CancelScope(shield=True), self._writer:
@@ -2223,9 +2198,7 @@ class RemoteServer(Transport):
         while not await self._fetch(exchange):
             await anyio.sleep(exchange.retry)
             exchange.method = "GET"
-            exchange.parts = {}
-            if exchange.last_id:
-                exchange.parts = {"headers": {"last-event-id": exchange.last_id}}
+            exchange.parts = {"headers": exchange.resumption}
 
     async def _fetch(self, exchange: _Exchange) -> bool:
         """Make one HTTP request, and hand on the messages of its response.
@@ -2250,11 +2223,8 @@ class RemoteServer(Transport):
                         return True
         except Exception as error:  # noqa: BLE001
             raise self._error(error, exchange) from None
-        # An answer that broke off may have been one under the request's id.
-        has_session = SESSION_ID in response.request.headers
-        exchange.has_session = has_session and not _is_stream(response)
         # Without the id of an event, the rest of an answer cannot be asked for.
-        is_cut_off = exchange.awaited and not exchange.last_id
+        is_cut_off = exchange.awaited and not exchange.resumption
         if is_cut_off or not response.is_success:
             raise self._failure(response, exchange)
         return False
@@ -2263,7 +2233,8 @@ class RemoteServer(Transport):
         """Hand on the message of an event, which may be the answer."""
         exchange.last_data = event.data
         # An event without an id or `retry` does not change the last.
-        exchange.last_id = event.id or exchange.last_id
+        if event.id:
+            exchange.resumption = {"last-event-id": event.id}
         if event.retry is not None and event.retry >= 0:
             exchange.retry = event.retry / 1000
         if self._is_sse and event.event == "endpoint":
@@ -2300,7 +2271,12 @@ class RemoteServer(Transport):
             what += " (check `headers`, and the path in `url`, which often is /mcp)"
         elif 200 <= exchange.status < 300 or exchange.status >= 500:
             what += f"; {EXECUTED}"
-        return ToolError(f"{self._shown}: HTTP {response.status_code}, {what}")
+        reason = f"{self._shown}: HTTP {response.status_code}, {what}"
+        # A stream may have broken off before an answer under the request's id.
+        is_refused = exchange.status in (400, 404) and not _is_stream(response)
+        if is_refused and exchange.awaited and SESSION_ID in response.request.headers:
+            return NotDelivered(reason)
+        return ToolError(reason)
 
 
 async def _check_redirect(response: httpx2.Response) -> None:
@@ -2311,23 +2287,32 @@ async def _check_redirect(response: httpx2.Response) -> None:
         raise httpx2.RequestError(f"HTTP {response.status_code}, a redirect: {how}")
 
 
-def make_ssl_context() -> ssl.SSLContext:
-    """The certificates of the system, or of SSL_CERT_FILE or SSL_CERT_DIR, and more.
+def make_client(url: httpx2.URL) -> httpx2.AsyncClient:
+    """An HTTP client for a URL.
 
-    Companies set NODE_EXTRA_CA_CERTS for clients that are written for Node, which go on
-    without a file that they cannot use.
+    It trusts the certificates of the system, or of SSL_CERT_FILE or SSL_CERT_DIR, and
+    those of NODE_EXTRA_CA_CERTS. Companies set this variable for clients that are
+    written for Node, which go on without a file that they cannot use.
     """
     context = httpx2.create_ssl_context()
     with suppress(OSError):
         context.load_verify_locations(os.environ.get("NODE_EXTRA_CA_CERTS", ""))
-    return context
+    return httpx2.AsyncClient(
+        verify=context,
+        proxy=find_proxy(url),
+        trust_env=False,
+        # Only connecting has a timeout: a call may run for hours, an upload may be
+        # slow, and a request beyond 200 waits for a free connection.
+        timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
+        limits=httpx2.Limits(max_connections=200, keepalive_expiry=2.0),
+    )
 
 
 def find_proxy(url: httpx2.URL) -> str | None:
     """The proxy of the environment that requests to a URL have to use.
 
-    httpx2 would make all proxies of the environment, and raise for one that it cannot
-    use, such as a SOCKS proxy, even if no request needs it.
+    With `trust_env`, httpx2 would make all proxies of the environment, and raise for
+    one that it cannot use, such as a SOCKS proxy, even if no request needs it.
     """
     proxies = urllib.request.getproxies()
     # Python itself does not know `*.corp.example` in NO_PROXY.
@@ -2445,11 +2430,10 @@ class SignIn(httpx2.Auth):
         if stored:
             headers["authorization"] = f"Bearer {stored['access_token']}"
         response = yield request
-        # Some servers refuse each GET that only listens, and would have the tokens
+        # In a session, some servers refuse each GET, and would have the tokens
         # refreshed each minute. A session is deleted while the program ends, which
         # could lose new tokens.
-        is_needed = SESSION_ID not in headers or "last-event-id" in headers
-        is_needed = is_needed or request.method == "POST"
+        is_needed = request.method == "POST" or SESSION_ID not in headers
         if response.status_code == 401 and is_needed and stored.get("refresh_token"):
             # A refresh is not cancelled with the call that needs it, because its answer
             # has the only refresh token that is valid from then on.
@@ -2471,17 +2455,15 @@ class SignIn(httpx2.Auth):
         # Some builds of Python lack this module.
         import sqlite3
 
+        # SQLite locks its files on all systems, and the system unlocks those of a
+        # process that has ended. Without a limit, a process that was stopped in its
+        # refresh would have all others wait until it goes on.
         file = self._path.with_suffix(".lock")
-        with closing(sqlite3.connect(file, timeout=0)) as lock:
-            is_first = _take(lock)
-            # Without a limit, a process that was stopped in its refresh would have all
-            # others wait until it goes on.
-            with anyio.move_on_after(TOKEN_TIMEOUT):
-                while not is_first and not _take(lock):
-                    await anyio.sleep(0.05)
-            # A caller that has waited begins no refresh. Behind one that got no answer,
-            # the callers would fail one after another, each after `TOKEN_TIMEOUT`.
-            if is_first and self.load() == refused:
+        lock = sqlite3.connect(file, TOKEN_TIMEOUT, check_same_thread=False)
+        with closing(lock), suppress(sqlite3.OperationalError):
+            # In a thread, because this call waits for the lock, up to the limit.
+            await asyncio.to_thread(lock.execute, "BEGIN EXCLUSIVE")
+            if self.load() == refused:
                 renewed = await self._refresh(refused)
                 # During the refresh, a person may have signed in anew, or out.
                 if self.load() == refused:
@@ -2496,8 +2478,8 @@ class SignIn(httpx2.Auth):
     async def _refresh(self, stored: JSON) -> JSON:
         """The sign-in with new tokens; empty if it is over, unchanged if none came."""
         form = stored["form"] | {"refresh_token": stored["refresh_token"]}
-        sent: JSON = {"data": form, "headers": stored["headers"]}
-        request = httpx2.Request("POST", stored["token_url"], **sent)
+        request = httpx2.Request("POST", stored["token_url"], data=form)
+        request.headers.update(stored["headers"])
         with suppress(httpx2.HTTPError, ValueError, AttributeError):
             answer = await _get_answer(request)
             # GitHub's answer is a success for HTTP, whatever it says.
@@ -2517,30 +2499,16 @@ def add_sign_in(client: httpx2.AsyncClient, url: httpx2.URL, secrets: Secrets) -
 
 async def _get_answer(request: httpx2.Request) -> httpx2.Response:
     """Send a request through the proxy for its URL, and read the answer."""
-    if request.headers.get("authorization", "").startswith("Basic "):
+    headers = request.headers
+    if headers.get("authorization", "").startswith("Basic "):
         # Some servers refuse a client whose id stands in the body as well.
         form = re.sub(rb"(^|&)client_id=[^&]*", b"", request.content).lstrip(b"&")
-        del request.headers["content-length"]
-        sent: JSON = {"headers": request.headers, "content": form}
-        request = httpx2.Request("POST", request.url, **sent)
-    proxy = find_proxy(request.url)
-    transport = httpx2.AsyncHTTPTransport(make_ssl_context(), proxy=proxy)
+        del headers["content-length"]
+        request = httpx2.Request("POST", request.url, headers=headers, content=form)
     with anyio.move_on_after(TOKEN_TIMEOUT):
-        async with httpx2.AsyncClient(transport=transport, timeout=None) as http:
+        async with make_client(request.url) as http:
             return await http.send(request)
     raise httpx2.ReadTimeout(f"no answer came from {request.url}")
-
-
-def _take(lock: Any) -> bool:
-    """Take a lock until it is closed. Returns False if somebody else has it.
-
-    SQLite locks its files on all systems, and the system unlocks those of a process
-    that has ended.
-    """
-    with suppress(lock.OperationalError):
-        lock.execute("BEGIN EXCLUSIVE")
-        return True
-    return False
 
 
 class Login:
@@ -2638,27 +2606,21 @@ class Login:
         return auth.AuthorizationCodeResult.model_validate(query)
 
 
-async def log_in(address: str, secrets: Secrets) -> int:
-    """Have a person sign in to a remote server. Returns the exit status."""
+async def log_in(address: str, secrets: Secrets) -> None:
+    """Have a person sign in to a remote server. Raises `ToolError` if that fails."""
     url = httpx2.URL(address.strip())
-    failed = f"Not signed in to {shown_url(url)}: "
-    outcome = f"{failed}stopped, or not done within {LOGIN_TIMEOUT:g} seconds"
-    status = 1
+    failed = f"Not signed in to {shown_url(url)}"
     try:
-        with anyio.move_on_after(LOGIN_TIMEOUT):
+        with anyio.fail_after(LOGIN_TIMEOUT):
             SignIn(url, secrets).save(await Login(url).run())
-            outcome = f"Signed in to {shown_url(url)}"
-            status = 0
+    except TimeoutError:
+        raise ToolError(f"{failed} within {LOGIN_TIMEOUT:g} seconds") from None
     except OAuthFlowError as error:
         # Further words of the SDK's errors are those of a body, which may have tokens.
-        outcome = failed + str(error).partition(":")[0]
+        raise ToolError(f"{failed}: {str(error).partition(':')[0]}") from None
     except Exception as error:  # noqa: BLE001
-        outcome = failed + " ".join(explain(error).split())
-    finally:
-        # Ctrl-C cancels this task, which passes here as well. `mask` takes control
-        # characters out, which a server may have sent to the terminal.
-        print(secrets.mask(outcome))
-    return status
+        raise ToolError(f"{failed}: {' '.join(explain(error).split())}") from None
+    print(f"Signed in to {shown_url(url)}")
 
 
 MODES["login"] = Mode(
