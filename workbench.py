@@ -21,8 +21,8 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Secrets (38), Serving (159). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
-# Remote servers (267): a `url`. Only for them in the core: `Transport.is_remote`.
-# Sign-in (185): `--login`, for remote servers.
+# Remote servers (253): a `url`. Only for them in the core: `Transport.is_remote`.
+# Sign-in (171): `--login`, for remote servers.
 # Brief answers (90): without them, an answer of `open_toolbox` is whole, however long.
 # Other clients' files (146): tables of servers, keys, and TOML of other clients.
 # Reports (98): `--check` and `--call`.
