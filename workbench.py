@@ -62,7 +62,7 @@ import queue
 import re
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -248,6 +248,11 @@ class ValueReader:
         self.report(path, f"expected {_TYPE_NAMES[kind]}, found {found}")
         return kind()
 
+    def read_object(self, path: str, value: Any) -> JSON:
+        """An object without comments, which are keys that begin with `_`."""
+        members = self.expect(path, value, dict).items()
+        return {key: member for key, member in members if not key.startswith("_")}
+
     def is_off(self, path: str, entry: JSON) -> bool:
         """Whether an entry is switched off. The keys that say so are taken from it."""
         enabled, disabled = entry.pop("enabled", True), entry.pop("disabled", False)
@@ -260,10 +265,8 @@ class ValueReader:
         if re.search("^$|__|_$", name):
             self.report(path, "expected a name, without '__', not ending in '_'")
 
-    def check_keys(self, path: str, keys: Iterable[str]) -> None:
+    def check_keys(self, path: str, unknown: set[str]) -> None:
         """Warn of unknown keys. A misspelt filter is a problem: it hides nothing."""
-        # A key that begins with `_` is a comment.
-        unknown = {key for key in keys if not key.startswith("_")}
         filters = set(filter(_FILTER.fullmatch, unknown))
         for key in sorted(filters):
             how = "did you mean a server's 'toolFilters' or 'excludeTools'?"
@@ -340,14 +343,11 @@ def read_toolboxes(file: ValueReader, content: Any) -> dict[str, ToolboxConfig]:
     data, places = translate_file(data, file)  # room: Other clients' files
     if data.get("toolMode", "proxy") != "proxy":
         file.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
-    table = file.expect("toolboxes", data.get("toolboxes"), dict)
+    table = file.read_object("toolboxes", data.get("toolboxes"))
     toolboxes = {}
     for name, value in table.items():
-        # A toolbox or server whose name begins with `_` is a comment.
-        if name.startswith("_"):
-            continue
         path = f"toolboxes.{name}"
-        entry = without_null(file.expect(path, value, dict))
+        entry = without_null(file.read_object(path, value))
         place = f"{path}.mcpServers"
         place = places.get(name, place)  # room: Other clients' files
         servers = read_servers(file, place, entry.pop("mcpServers", None))
@@ -360,21 +360,18 @@ def read_toolboxes(file: ValueReader, content: Any) -> dict[str, ToolboxConfig]:
         # No server names the variables of a description, so they are not withheld.
         reader = ValueReader(file.problems)
         text = reader.read_text(f"{path}.description", given)
-        file.check_keys(path, entry)
+        file.check_keys(path, set(entry))
         toolboxes[name] = ToolboxConfig(text, servers)
     return toolboxes
 
 
 def read_servers(file: ValueReader, place: str, table: Any) -> dict[str, ServerConfig]:
     """The servers of a table by their names."""
-    table = file.expect(place, table, dict)
     servers = {}
-    for name, value in table.items():
-        if name.startswith("_"):
-            continue
+    for name, value in file.read_object(place, table).items():
         reader = ValueReader()
         path = f"{place}.{name}"
-        entry = without_null(reader.expect(path, value, dict))
+        entry = without_null(reader.read_object(path, value))
         entry = translate_entry(path, entry, reader)  # room: Other clients' files
         is_off = reader.is_off(path, entry)
         reader.check_name(path, name)
