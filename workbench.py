@@ -208,7 +208,7 @@ _TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
 # it, and only behind `env:` may the name have small letters.
 _REFERENCE = re.compile(
     r"""(?x)
-    \$\{ (?P<prefix> env: )? (?P<name> [A-Za-z_][A-Za-z0-9_]* )
+    \$\{ (?P<prefix> (?: env: )? ) (?P<name> [A-Za-z_][A-Za-z0-9_]* )
     (?: (?: :- (?P<default> [^}]* ) )? (?P<end> \} ) | : [^}]* \}? | \Z )
     """
 )
@@ -225,13 +225,17 @@ For migration guidance, see: "Upgrading" in README.md"""
 
 @dataclass
 class ValueReader:
-    """Reads the values of a part of a file, and collects what it finds in them."""
+    """Reads the values of a part of a file, and collects what it finds in them.
 
-    problems: list[str] = field(default_factory=list)
-    secrets: list[str] = field(default_factory=list)
-    variables: set[str] = field(default_factory=set)  # that references name
-    # Variables that stand where a value is secret, such as in `--token ${MINE}`.
+    All entries of a file share `secrets` and `secret_variables`.
+    """
+
+    secrets: Secrets
+    # Variables whose own names say that they are secret, or that stand where a value
+    # is, such as in `--token ${MINE}`.
     secret_variables: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+    variables: set[str] = field(default_factory=set)  # that references name
     # The variables that references may name, beside those of the environment.
     env: JSON = field(default_factory=dict)
 
@@ -306,35 +310,33 @@ class ValueReader:
         if _BARE_REFERENCE.search(text):
             # The text is not shown, because it may be a password with a `$`.
             log.warning("%s: write ${NAME} if its end is a variable", path)
-        for secret in find_secrets(name, text):
-            for reference in _REFERENCE.finditer(secret):
-                self.secret_variables.add(_named_variable(reference))
-        expanded = _REFERENCE.sub(functools.partial(self._expand, path), text)
-        self.secrets += find_secrets(name, expanded)
+        secret_parts = " ".join(find_secrets(name, text))
+        expand = functools.partial(self._expand, path, secret_parts)
+        expanded = _REFERENCE.sub(expand, text)
+        self.secrets.add(*find_secrets(name, expanded))
         return expanded
 
-    def _expand(self, path: str, reference: re.Match[str]) -> str:
+    def _expand(self, path: str, secret_parts: str, reference: re.Match[str]) -> str:
         """The value of a variable, or its default."""
         prefix, name, default = reference.group("prefix", "name", "default")
         # The text behind the name may be a secret, and is not shown.
-        shown = f"${{{prefix or ''}{name}"
+        shown = f"${{{prefix}{name}"
         problem = "… is no variable here: write the value, or ${NAME} in capitals"
         if reference["end"] and (prefix or name == name.upper()):
-            self.variables.add(_named_variable(reference))
             value: str | None = self.env.get(name, os.environ.get(name, default))
             if value is not None:
-                self.secrets += find_secrets(name, value)
+                is_private = is_secret(name) or reference[0] in secret_parts
+                if sys.platform == "win32":
+                    name = name.upper()  # as in `os.environ`
+                self.variables.add(name)
+                if is_private:
+                    self.secret_variables.add(name)
+                    self.secrets.add(value)
                 return value
             how = "set it in the terminal, or in `env` of the workbench's entry"
             problem = f"}} is not set: {how}, or write {shown}:-default}}"
         self.report(path, shown + problem)
         return ""
-
-
-def _named_variable(reference: re.Match[str]) -> str:
-    if sys.platform == "win32":
-        return reference["name"].upper()  # as in `os.environ`
-    return reference["name"]
 
 
 def read_toolboxes(file: ValueReader, content: Any) -> dict[str, ToolboxConfig]:
@@ -358,7 +360,7 @@ def read_toolboxes(file: ValueReader, content: Any) -> dict[str, ToolboxConfig]:
             file.check_name(path, name)
         given = entry.pop("description", ", ".join(servers))
         # No server names the variables of a description, so they are not withheld.
-        reader = ValueReader(file.problems)
+        reader = ValueReader(file.secrets, problems=file.problems)
         text = reader.read_text(f"{path}.description", given)
         file.check_keys(path, set(entry))
         toolboxes[name] = ToolboxConfig(text, servers)
@@ -369,7 +371,7 @@ def read_servers(file: ValueReader, place: str, table: Any) -> dict[str, ServerC
     """The servers of a table by their names."""
     servers = {}
     for name, value in file.read_object(place, table).items():
-        reader = ValueReader()
+        reader = ValueReader(file.secrets, file.secret_variables)
         path = f"{place}.{name}"
         entry = without_null(reader.read_object(path, value))
         entry = translate_entry(path, entry, reader)  # room: Other clients' files
@@ -377,11 +379,7 @@ def read_servers(file: ValueReader, place: str, table: Any) -> dict[str, ServerC
         reader.check_name(path, name)
         server = read_server(reader, path, entry)
         # The secrets of a server that is switched off are secrets, too.
-        file.secrets += reader.secrets + server.secrets()
-        file.variables |= reader.variables
-        file.secret_variables |= reader.secret_variables
-        if reader.problems:
-            server = ProcessConfig(problem="; ".join(reader.problems))
+        file.secrets.add(*server.secrets())
         if not is_off:
             servers[name] = server
     return servers
@@ -396,7 +394,7 @@ def read_server(reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
     # A key of another kind, such as `transport` beside `command`, means nothing.
     known: set[str] = set().union(*(kind.KEYS for kind in KINDS.values()))
     reader.check_keys(path, entry.keys() - known)
-    kind = ServerConfig
+    kind: type[ServerConfig] = ProcessConfig
     if kinds:
         kind = KINDS[kinds[0]]
     values: JSON = {}
@@ -407,7 +405,8 @@ def read_server(reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
             values[field_name] = reader.read(f"{path}.{key}", entry[key], form)
         if key == "env":
             reader.env = without_null(values.get("env", {}))
-    return kind(**values, variables=frozenset(reader.variables))
+    problem = "; ".join(reader.problems)
+    return kind(**values, problem=problem, variables=frozenset(reader.variables))
 
 
 def parse_config(
@@ -417,17 +416,15 @@ def parse_config(
 
     Raises `ConfigError` with all that is wrong with the file and its toolboxes.
     """
-    found = ValueReader()
+    found = ValueReader(secrets)
     toolboxes = read_toolboxes(found, data)
     if found.problems:
         raise ConfigError("\n".join([f"{source}:", *found.problems]))
-    secret_names = found.secret_variables.union(filter(is_secret, os.environ))
-    inherited = {name: os.environ[name] for name in secret_names & os.environ.keys()}
-    found.secrets += inherited.values()
+    for name in filter(is_secret, os.environ):
+        secrets.add(os.environ[name])
+    inherited = found.secret_variables & os.environ.keys()
     # The path of a key or a socket is no secret.
-    named = found.variables & inherited.keys()
-    withheld = {name for name in named if not os.path.exists(inherited[name])}
-    secrets.add(*found.secrets)
+    withheld = {name for name in inherited if not os.path.exists(os.environ[name])}
     return WorkbenchConfig(toolboxes, frozenset(withheld), secrets, source, read_only)
 
 
@@ -2891,7 +2888,7 @@ def _make_toolbox(name: str, entry: Any) -> JSON:
 
 def _starts_workbench(entry: Any) -> bool:
     """Whether an entry starts this very file, for anything but its own tools."""
-    entry = translate_entry("", _object(entry), ValueReader())
+    entry = translate_entry("", _object(entry), ValueReader(Secrets()))
     args = entry.get("args")
     words = [entry.get("command"), *(args if isinstance(args, list) else [])]
     for word in filter(lambda each: isinstance(each, str), words):
