@@ -339,25 +339,18 @@ class ValueReader:
         return ""
 
 
-def read_toolboxes(file: ValueReader, content: Any) -> dict[str, ToolboxConfig]:
+def read_toolboxes(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
     """The toolboxes of a decoded file by their names; `file` collects its problems."""
-    data = file.expect("configuration", content, dict)
-    data, places = translate_file(data, file)  # room: Other clients' files
-    if data.get("toolMode", "proxy") != "proxy":
-        file.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
     table = file.read_object("toolboxes", data.get("toolboxes"))
     toolboxes = {}
     for name, value in table.items():
         path = f"toolboxes.{name}"
         entry = without_null(file.read_object(path, value))
-        place = f"{path}.mcpServers"
-        place = places.get(name, place)  # room: Other clients' files
-        servers = read_servers(file, place, entry.pop("mcpServers", None))
+        table = entry.pop("mcpServers", None)
+        servers = read_servers(file, f"{path}.mcpServers", table)
         if file.is_off(path, entry):
             continue
-        # A server of the same name has the same problem, which costs no other.
-        if list(servers) != [name]:
-            file.check_name(path, name)
+        file.check_name(path, name)
         given = entry.pop("description", ", ".join(servers))
         # No server names the variables of a description, so they are not withheld.
         reader = ValueReader(file.secrets, problems=file.problems)
@@ -410,14 +403,19 @@ def read_server(reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
 
 
 def parse_config(
-    data: Any, source: str, secrets: Secrets, read_only: bool = False
+    content: Any, source: str, secrets: Secrets, read_only: bool = False
 ) -> WorkbenchConfig:
     """Check a decoded configuration, and add what it has to the secrets.
 
     Raises `ConfigError` with all that is wrong with the file and its toolboxes.
     """
     found = ValueReader(secrets)
-    toolboxes = read_toolboxes(found, data)
+    data = found.expect("configuration", content, dict)
+    if data.get("toolMode", "proxy") != "proxy":
+        found.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
+    read = read_toolboxes
+    read = read_any_toolboxes  # room: Other clients' files
+    toolboxes = read(found, data)
     if found.problems:
         raise ConfigError("\n".join([f"{source}:", *found.problems]))
     for name in filter(is_secret, os.environ):
@@ -2817,8 +2815,9 @@ import tomllib
 
 _TABLES = ["mcpServers", "servers", "context_servers", "mcp_servers"]
 _TABLES += ["mcp", "mcp.servers", "amp.mcpServers"]
-# Rules about single tools that stand outside of the tables.
-_RULES = ["tools", "permission", "amp.tools.disable"]
+# Rules about single tools that stand outside of the tables, and the table whose client
+# has them. Other clients have other things in `tools`.
+_RULES = {"tools": "mcp", "permission": "mcp", "amp.tools.disable": "amp.mcpServers"}
 # Other spellings of our keys.
 _SPELLINGS = {
     "transport": ["type"],
@@ -2838,19 +2837,13 @@ _IGNORED = """
 """
 
 
-def translate_file(data: JSON, values: ValueReader) -> tuple[JSON, dict[str, str]]:
-    """A file in our form, and the places of tables that become toolboxes.
-
-    Each server in another client's table becomes a toolbox of its own name.
-    """
-    tables = find_tables(data, values)
+def read_any_toolboxes(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
+    """The toolboxes of a file of ours or of another client."""
+    tables = find_tables(data, file)
     rules = []
-    for key in _RULES:
-        given = data.get(key)
-        # Other clients have other things in `tools`.
-        is_rule = key.startswith("amp") or "mcp" in tables
-        if is_rule and isinstance(given, dict | list):
-            rules += [name for name in given if isinstance(name, str)]
+    for key, place in _RULES.items():
+        if place in tables and isinstance(data.get(key), dict | list):
+            rules += data[key]
     if rules:
         how = "`excludeTools` in a server's entry does the same"
         log.warning("not applied, rules about single tools: %s; %s", rules, how)
@@ -2858,44 +2851,40 @@ def translate_file(data: JSON, values: ValueReader) -> tuple[JSON, dict[str, str
         if tables:
             names = ", ".join(tables)
             log.warning("%s: not served, because there are toolboxes as well", names)
-        return data, {}
+        return read_toolboxes(file, data)
     if not tables:
         expected = ["toolboxes", *_TABLES]
-        values.report("configuration", f"expected one of {expected}, found {[*data]}")
-    toolboxes = {}
-    places = {}
+        file.report("configuration", f"expected one of {expected}, found {[*data]}")
+    return read_tables(file, tables)
+
+
+def read_tables(file: ValueReader, tables: JSON) -> dict[str, ToolboxConfig]:
+    """A toolbox for each server in the tables of another client's file."""
+    toolboxes: dict[str, ToolboxConfig] = {}
     for place, table in tables.items():
-        for name, entry in values.expect(place, table, dict).items():
-            if _starts_workbench(entry):
-                text = "%s.%s: left out, because it starts this workbench"
-                log.warning(text, place, name)
-                continue
-            toolboxes[name] = _make_toolbox(name, entry)
-            places[name] = place
-    return data | {"toolboxes": toolboxes}, places
+        for name, entry in file.read_object(place, table).items():
+            servers = read_servers(file, place, {name: entry})
+            # An entry that is switched off, too, replaces that of an earlier table.
+            toolboxes.pop(name, None)
+            if any(map(_starts_workbench, servers.values())):
+                how = "because it starts this workbench"
+                log.warning("%s.%s: left out, %s", place, name, how)
+            elif servers:
+                text: Any = _object(entry).get("description")
+                if not isinstance(text, str) or "${" in text:
+                    text = f"Tools of the MCP server '{name}'"
+                toolboxes[name] = ToolboxConfig(text, servers)
+    return toolboxes
 
 
-def _make_toolbox(name: str, entry: Any) -> JSON:
-    """A toolbox for a server of another client's file."""
-    known = _object(entry)
-    text = known.get("description")
-    # A problem in a toolbox's description would cost all servers.
-    if not isinstance(text, str) or "${" in text:
-        text = f"Tools of the MCP server '{name}'"
-    is_off = known.get("disabled") is True or known.get("enabled") is False
-    return {"description": text, "disabled": is_off, "mcpServers": {name: entry}}
-
-
-def _starts_workbench(entry: Any) -> bool:
-    """Whether an entry starts this very file, for anything but its own tools."""
-    entry = translate_entry("", _object(entry), ValueReader(Secrets()))
-    args = entry.get("args")
-    words = [entry.get("command"), *(args if isinstance(args, list) else [])]
-    for word in filter(lambda each: isinstance(each, str), words):
-        folder = os.path.expanduser(str(entry.get("cwd") or ""))
-        file = os.path.join(folder, os.path.expandvars(os.path.expanduser(word)))
-        if os.path.exists(file) and os.path.samefile(file, __file__):
-            return "--toolbox" not in words
+def _starts_workbench(server: ServerConfig) -> bool:
+    """Whether a server is this very file, for anything but its own tools."""
+    if isinstance(server, ProcessConfig):
+        folder = os.path.expanduser(server.cwd)
+        for word in (server.command, *server.args):
+            file = os.path.join(folder, os.path.expanduser(word))
+            if os.path.exists(file) and os.path.samefile(file, __file__):
+                return "--toolbox" not in server.args
     return False
 
 
