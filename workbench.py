@@ -2983,12 +2983,9 @@ def _add(entry: JSON, key: str, name: str, value: str) -> None:
 # Editors write JSON with comments and trailing commas. Strings are matched first,
 # because neither means anything inside a string. The quantifiers with `+` at the end do
 # not try shorter matches: with others, a text that ends within a string takes minutes.
-_COMMENT = r"//[^\n]*+ | /\*.*?(?:\*/|\Z)"
-_EXTENSION = rf"""(?xs)
-    (?P<string> "(?:[^"\\]++|\\.)*+"? )
-    | {_COMMENT}
-    | , (?= (?: \s | {_COMMENT} )*+ [\]}}] )  # a trailing comma
-"""
+_STRING = r'(?xs) (?P<string> "(?:[^"\\]++|\\.)*+"? )'
+_COMMENT = r" | //[^\n]*+ | /\*.*?(?:\*/|\Z)"
+_TRAILING_COMMA = r" | ,(?=\s*+[\]}])"
 
 
 def _decode_json(text: str) -> Any:
@@ -2998,7 +2995,10 @@ def _decode_json(text: str) -> Any:
         # Spaces in place of the rest keep lines and columns in errors right.
         return match["string"] or re.sub(".", " ", match[0])
 
-    return json.loads(re.sub(_EXTENSION, blank, text))
+    # Comments may stand between a comma and its bracket, and so go first.
+    for extension in (_COMMENT, _TRAILING_COMMA):
+        text = re.sub(_STRING + extension, blank, text)
+    return json.loads(text)
 
 
 def find_decoder(path: str) -> Callable[[str], Any]:
