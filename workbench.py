@@ -2975,9 +2975,7 @@ def _translate_names(entry: JSON) -> None:
 
 def _add(entry: JSON, key: str, name: str, value: str) -> None:
     """Add a member to an object of an entry, unless it has one of this name."""
-    members = entry.setdefault(key, {})
-    if isinstance(members, dict):
-        members.setdefault(name, value)
+    _object(entry.setdefault(key, {})).setdefault(name, value)
 
 
 # Editors write JSON with comments and trailing commas. Strings are matched first,
