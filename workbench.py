@@ -295,8 +295,7 @@ class ValueReader:
         for number, item in enumerate(value):
             items.append(self.read_text(f"{path}[{number}]", item, option))
             # An option is the name of the argument that follows it.
-            match = re.fullmatch(r"-[\w.-]+", items[-1])
-            option = match[0] if match else ""
+            option = items[-1] if re.fullmatch(r"-[\w.-]+", items[-1]) else ""
         return items
 
     def read_text(self, path: str, value: Any, name: str = "") -> str:
