@@ -2943,13 +2943,12 @@ def translate_entry(path: str, entry: JSON, reader: ValueReader) -> JSON:
     for ours, spellings in _SPELLINGS.items():
         for key in entry.keys() & spellings:
             value = entry.pop(key)
-            former: Any = entry.get(ours)
-            lists = isinstance(former, list) and isinstance(value, list)
-            if former is None:
-                entry[ours] = value
-            elif ours == "excludeTools" and lists:
+            former = entry.setdefault(ours, value)
+            if former == value:
+                continue
+            if ours == "excludeTools" and type(former) is type(value) is list:
                 entry[ours] = former + value
-            elif former != value:
+            else:
                 reader.report(f"{path}.{key}", f"expected the same as in {ours}")
     for key in _IGNORED.split():
         entry.pop(key, None)
