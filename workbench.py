@@ -286,8 +286,7 @@ class ValueReader:
             value = ["*"]
         value = self.expect(path, value, kind)
         if kind is dict:
-            members = without_null(value).items()
-            for name, member in members:
+            for name, member in without_null(value).items():
                 value[name] = self.read_text(f"{path}.{name}", member, name)
             return value
         items: list[str] = []
@@ -345,8 +344,8 @@ def read_toolboxes(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
     for name, value in table.items():
         path = f"toolboxes.{name}"
         entry = without_null(file.read_object(path, value))
-        table = entry.pop("mcpServers", None)
-        servers = read_servers(file, f"{path}.mcpServers", table)
+        place = f"{path}.mcpServers"
+        servers = read_servers(file, place, entry.pop("mcpServers", None))
         if file.is_off(path, entry):
             continue
         file.check_name(path, name)
@@ -1674,7 +1673,7 @@ class Secrets:
             # Output is shown line by line. The last word is that of `Bearer X`.
             parts = {text, *text.splitlines(), text.rpartition(" ")[2]}
             for part in map(str.strip, parts):
-                if len(part) >= 8 and part not in known and not os.path.exists(part):
+                if len(part) >= 8 and not os.path.exists(part):
                     known.add(part)
         # A secret may contain another one, and is replaced first.
         self._texts = sorted(known, key=len, reverse=True)
