@@ -144,6 +144,7 @@ class ServerConfig:
     """
 
     # The keys of an entry with their JSON types. `toolFilters` sets `tool_filters`.
+    # The values of all objects but `env` are secret.
     KEYS: ClassVar[Keys] = {"env": dict, "toolFilters": list, "excludeTools": list}
 
     # None takes an inherited variable away.
@@ -160,10 +161,6 @@ class ServerConfig:
         if any(matches(tool, pattern) for pattern in self.tool_filters):
             return ""
         return "toolFilters"
-
-    def secrets(self) -> list[str]:
-        """The values that are secret whatever their names say."""
-        return []
 
 
 @dataclass(frozen=True)
@@ -368,9 +365,8 @@ def read_servers(file: ValueReader, place: str, table: Any) -> dict[str, ServerC
         entry = translate_entry(path, entry, reader)  # room: Other clients' files
         is_off = reader.is_off(path, entry)
         reader.check_name(path, name)
-        server = read_server(reader, path, entry)
         # The secrets of a server that is switched off are secrets, too.
-        file.secrets.add(*server.secrets())
+        server = read_server(reader, path, entry)
         if not is_off:
             servers[name] = server
     return servers
@@ -392,10 +388,13 @@ def read_server(reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
     # `env` comes first, because all other values may refer to its variables.
     for key, form in kind.KEYS.items():
         if key in entry:
-            field_name = re.sub("(?=[A-Z])", "_", key).lower()
-            values[field_name] = reader.read(f"{path}.{key}", entry[key], form)
-        if key == "env":
-            reader.env = without_null(values.get("env", {}))
+            value = reader.read(f"{path}.{key}", entry[key], form)
+            values[re.sub("(?=[A-Z])", "_", key).lower()] = value
+            if key == "env":
+                reader.env = without_null(value)
+            elif form is dict:
+                # Such as headers, which are secret whatever their names say.
+                reader.secrets.add(*without_null(value).values())
     problem = "; ".join(reader.problems)
     return kind(**values, problem=problem, variables=frozenset(reader.variables))
 
@@ -1996,9 +1995,6 @@ class RemoteConfig(ServerConfig):
     url: str = ""
     headers: dict[str, str | None] = field(default_factory=dict)
     transport: str = ""  # `sse`, or anything else for Streamable HTTP
-
-    def secrets(self) -> list[str]:
-        return list(without_null(self.headers).values())
 
 
 @dataclass
