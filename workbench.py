@@ -2833,9 +2833,6 @@ _IGNORED = """
 
 def read_any_toolboxes(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
     """The toolboxes of a file of ours or of another client."""
-    # `{env:NAME}` is a reference of opencode. Dates of TOML become texts.
-    text = json.dumps(data, default=str)
-    data = json.loads(re.sub(r"(?<!\$)\{env:", "${env:", text))
     tables = find_tables(data, file)
     rules = []
     for key, place in _RULES.items():
@@ -2928,6 +2925,8 @@ def _read_names(values: ValueReader, path: str, owner: JSON) -> set[str]:
 
 def translate_entry(path: str, entry: JSON, reader: ValueReader) -> JSON:
     """The entry of a server in our form; `reader` collects contradictions."""
+    # `{env:NAME}` is a reference of opencode.
+    entry = json.loads(re.sub(r"(?<!\$)\{env:", "${env:", json.dumps(entry)))
     command, args = entry.get("command"), entry.get("args", [])
     if isinstance(command, list) and command and isinstance(args, list):
         # opencode writes the command and its arguments as one list.
@@ -2992,10 +2991,15 @@ def _decode_json(text: str) -> Any:
     return json.loads(text)
 
 
+def _decode_toml(text: str) -> Any:
+    """Decode TOML; its dates become texts."""
+    return json.loads(json.dumps(tomllib.loads(text), default=str))
+
+
 def find_decoder(path: str) -> Callable[[str], Any]:
     """The decoder of a file, by its name."""
     if path.endswith(".toml"):
-        return tomllib.loads
+        return _decode_toml
     return _decode_json
 
 
