@@ -379,7 +379,7 @@ def read_server(reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
         found = kinds or list(entry)
         reader.report(path, f"expected one of {list(KINDS)}, found {found}")
     # A key of another kind, such as `transport` beside `command`, means nothing.
-    known: set[str] = set().union(*(kind.KEYS for kind in KINDS.values()))
+    known = {key for kind in KINDS.values() for key in kind.KEYS}
     reader.check_keys(path, entry.keys() - known)
     kind: type[ServerConfig] = ProcessConfig
     if kinds:
@@ -2809,9 +2809,8 @@ import tomllib
 
 _TABLES = ["mcpServers", "servers", "context_servers", "mcp_servers"]
 _TABLES += ["mcp", "mcp.servers", "amp.mcpServers"]
-# Rules about single tools that stand outside of the tables, and the table whose client
-# has them. Other clients have other things in `tools`.
-_RULES = {"tools": "mcp", "permission": "mcp", "amp.tools.disable": "amp.mcpServers"}
+# Rules about single tools that stand outside of the tables.
+_RULES = ["tools", "permission", "amp.tools.disable"]
 # Other spellings of our keys.
 _SPELLINGS = {
     "transport": ["type"],
@@ -2835,8 +2834,10 @@ def read_any_toolboxes(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig
     """The toolboxes of a file of ours or of another client."""
     tables = find_tables(data, file)
     rules = []
-    for key, place in _RULES.items():
-        if place in tables and isinstance(data.get(key), dict | list):
+    for key in _RULES:
+        # Other clients have other things in `tools`.
+        is_rule = key.startswith("amp") or "mcp" in tables
+        if is_rule and isinstance(data.get(key), dict | list):
             rules += data[key]
     if rules:
         how = "`excludeTools` in a server's entry does the same"
