@@ -62,7 +62,7 @@ import queue
 import re
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -144,6 +144,7 @@ class ServerConfig:
     """
 
     # The keys of an entry with their JSON types. `toolFilters` sets `tool_filters`.
+    # The values of all objects but `env` are secret.
     KEYS: ClassVar[Keys] = {"env": dict, "toolFilters": list, "excludeTools": list}
 
     # None takes an inherited variable away.
@@ -160,10 +161,6 @@ class ServerConfig:
         if any(matches(tool, pattern) for pattern in self.tool_filters):
             return ""
         return "toolFilters"
-
-    def secrets(self) -> list[str]:
-        """The values that are secret whatever their names say."""
-        return []
 
 
 @dataclass(frozen=True)
@@ -208,7 +205,7 @@ _TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
 # it, and only behind `env:` may the name have small letters.
 _REFERENCE = re.compile(
     r"""(?x)
-    \$\{ (?P<prefix> env: )? (?P<name> [A-Za-z_][A-Za-z0-9_]* )
+    \$\{ (?P<prefix> (?: env: )? ) (?P<name> [A-Za-z_][A-Za-z0-9_]* )
     (?: (?: :- (?P<default> [^}]* ) )? (?P<end> \} ) | : [^}]* \}? | \Z )
     """
 )
@@ -225,13 +222,17 @@ For migration guidance, see: "Upgrading" in README.md"""
 
 @dataclass
 class ValueReader:
-    """Reads the values of a part of a file, and collects what it finds in them."""
+    """Reads the values of a part of a file, and collects what it finds in them.
 
-    problems: list[str] = field(default_factory=list)
-    secrets: list[str] = field(default_factory=list)
-    variables: set[str] = field(default_factory=set)  # that references name
-    # Variables that stand where a value is secret, such as in `--token ${MINE}`.
+    All entries of a file share `secrets` and `secret_variables`.
+    """
+
+    secrets: Secrets
+    # Variables whose own names say that they are secret, or that stand where a value
+    # is, such as in `--token ${MINE}`.
     secret_variables: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+    variables: set[str] = field(default_factory=set)  # that references name
     # The variables that references may name, beside those of the environment.
     env: JSON = field(default_factory=dict)
 
@@ -248,6 +249,11 @@ class ValueReader:
         self.report(path, f"expected {_TYPE_NAMES[kind]}, found {found}")
         return kind()
 
+    def read_object(self, path: str, value: Any) -> JSON:
+        """An object without comments, which are keys that begin with `_`."""
+        members = self.expect(path, value, dict).items()
+        return {key: member for key, member in members if not key.startswith("_")}
+
     def is_off(self, path: str, entry: JSON) -> bool:
         """Whether an entry is switched off. The keys that say so are taken from it."""
         enabled, disabled = entry.pop("enabled", True), entry.pop("disabled", False)
@@ -260,10 +266,8 @@ class ValueReader:
         if re.search("^$|__|_$", name):
             self.report(path, "expected a name, without '__', not ending in '_'")
 
-    def check_keys(self, path: str, keys: Iterable[str]) -> None:
+    def check_keys(self, path: str, unknown: set[str]) -> None:
         """Warn of unknown keys. A misspelt filter is a problem: it hides nothing."""
-        # A key that begins with `_` is a comment.
-        unknown = {key for key in keys if not key.startswith("_")}
         filters = set(filter(_FILTER.fullmatch, unknown))
         for key in sorted(filters):
             how = "did you mean a server's 'toolFilters' or 'excludeTools'?"
@@ -279,8 +283,7 @@ class ValueReader:
             value = ["*"]
         value = self.expect(path, value, kind)
         if kind is dict:
-            members = without_null(value).items()
-            for name, member in members:
+            for name, member in without_null(value).items():
                 value[name] = self.read_text(f"{path}.{name}", member, name)
             return value
         items: list[str] = []
@@ -288,8 +291,7 @@ class ValueReader:
         for number, item in enumerate(value):
             items.append(self.read_text(f"{path}[{number}]", item, option))
             # An option is the name of the argument that follows it.
-            match = re.fullmatch(r"-[\w.-]+", items[-1])
-            option = match[0] if match else ""
+            option = items[-1] if re.fullmatch(r"-[\w.-]+", items[-1]) else ""
         return items
 
     def read_text(self, path: str, value: Any, name: str = "") -> str:
@@ -303,24 +305,28 @@ class ValueReader:
         if _BARE_REFERENCE.search(text):
             # The text is not shown, because it may be a password with a `$`.
             log.warning("%s: write ${NAME} if its end is a variable", path)
-        for secret in find_secrets(name, text):
-            for reference in _REFERENCE.finditer(secret):
-                self.secret_variables.add(_named_variable(reference))
-        expanded = _REFERENCE.sub(functools.partial(self._expand, path), text)
-        self.secrets += find_secrets(name, expanded)
+        secret_parts = " ".join(find_secrets(name, text))
+        expand = functools.partial(self._expand, path, secret_parts)
+        expanded = _REFERENCE.sub(expand, text)
+        self.secrets.add(*find_secrets(name, expanded))
         return expanded
 
-    def _expand(self, path: str, reference: re.Match[str]) -> str:
+    def _expand(self, path: str, secret_parts: str, reference: re.Match[str]) -> str:
         """The value of a variable, or its default."""
         prefix, name, default = reference.group("prefix", "name", "default")
         # The text behind the name may be a secret, and is not shown.
-        shown = f"${{{prefix or ''}{name}"
+        shown = f"${{{prefix}{name}"
         problem = "… is no variable here: write the value, or ${NAME} in capitals"
         if reference["end"] and (prefix or name == name.upper()):
-            self.variables.add(_named_variable(reference))
             value: str | None = self.env.get(name, os.environ.get(name, default))
             if value is not None:
-                self.secrets += find_secrets(name, value)
+                is_private = is_secret(name) or reference[0] in secret_parts
+                if sys.platform == "win32":
+                    name = name.upper()  # as in `os.environ`
+                self.variables.add(name)
+                if is_private:
+                    self.secret_variables.add(name)
+                    self.secrets.add(value)
                 return value
             how = "set it in the terminal, or in `env` of the workbench's entry"
             problem = f"}} is not set: {how}, or write {shown}:-default}}"
@@ -328,63 +334,39 @@ class ValueReader:
         return ""
 
 
-def _named_variable(reference: re.Match[str]) -> str:
-    if sys.platform == "win32":
-        return reference["name"].upper()  # as in `os.environ`
-    return reference["name"]
-
-
-def read_toolboxes(file: ValueReader, content: Any) -> dict[str, ToolboxConfig]:
+def read_toolboxes(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
     """The toolboxes of a decoded file by their names; `file` collects its problems."""
-    data = file.expect("configuration", content, dict)
-    data, places = translate_file(data, file)  # room: Other clients' files
-    if data.get("toolMode", "proxy") != "proxy":
-        file.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
-    table = file.expect("toolboxes", data.get("toolboxes"), dict)
+    table = file.read_object("toolboxes", data.get("toolboxes"))
     toolboxes = {}
     for name, value in table.items():
-        # A toolbox or server whose name begins with `_` is a comment.
-        if name.startswith("_"):
-            continue
         path = f"toolboxes.{name}"
-        entry = without_null(file.expect(path, value, dict))
+        entry = without_null(file.read_object(path, value))
         place = f"{path}.mcpServers"
-        place = places.get(name, place)  # room: Other clients' files
         servers = read_servers(file, place, entry.pop("mcpServers", None))
         if file.is_off(path, entry):
             continue
-        # A server of the same name has the same problem, which costs no other.
-        if list(servers) != [name]:
-            file.check_name(path, name)
+        file.check_name(path, name)
         given = entry.pop("description", ", ".join(servers))
         # No server names the variables of a description, so they are not withheld.
-        reader = ValueReader(file.problems)
+        reader = ValueReader(file.secrets, problems=file.problems)
         text = reader.read_text(f"{path}.description", given)
-        file.check_keys(path, entry)
+        file.check_keys(path, set(entry))
         toolboxes[name] = ToolboxConfig(text, servers)
     return toolboxes
 
 
 def read_servers(file: ValueReader, place: str, table: Any) -> dict[str, ServerConfig]:
     """The servers of a table by their names."""
-    table = file.expect(place, table, dict)
     servers = {}
-    for name, value in table.items():
-        if name.startswith("_"):
-            continue
-        reader = ValueReader()
+    for name, value in file.read_object(place, table).items():
+        reader = ValueReader(file.secrets, file.secret_variables)
         path = f"{place}.{name}"
-        entry = without_null(reader.expect(path, value, dict))
+        entry = without_null(reader.read_object(path, value))
         entry = translate_entry(path, entry, reader)  # room: Other clients' files
         is_off = reader.is_off(path, entry)
         reader.check_name(path, name)
-        server = read_server(reader, path, entry)
         # The secrets of a server that is switched off are secrets, too.
-        file.secrets += reader.secrets + server.secrets()
-        file.variables |= reader.variables
-        file.secret_variables |= reader.secret_variables
-        if reader.problems:
-            server = ProcessConfig(problem="; ".join(reader.problems))
+        server = read_server(reader, path, entry)
         if not is_off:
             servers[name] = server
     return servers
@@ -397,40 +379,47 @@ def read_server(reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
         found = kinds or list(entry)
         reader.report(path, f"expected one of {list(KINDS)}, found {found}")
     # A key of another kind, such as `transport` beside `command`, means nothing.
-    known: set[str] = set().union(*(kind.KEYS for kind in KINDS.values()))
+    known = {key for kind in KINDS.values() for key in kind.KEYS}
     reader.check_keys(path, entry.keys() - known)
-    kind = ServerConfig
+    kind: type[ServerConfig] = ProcessConfig
     if kinds:
         kind = KINDS[kinds[0]]
     values: JSON = {}
     # `env` comes first, because all other values may refer to its variables.
     for key, form in kind.KEYS.items():
         if key in entry:
-            field_name = re.sub("(?=[A-Z])", "_", key).lower()
-            values[field_name] = reader.read(f"{path}.{key}", entry[key], form)
-        if key == "env":
-            reader.env = without_null(values.get("env", {}))
-    return kind(**values, variables=frozenset(reader.variables))
+            value = reader.read(f"{path}.{key}", entry[key], form)
+            values[re.sub("(?=[A-Z])", "_", key).lower()] = value
+            if key == "env":
+                reader.env = without_null(value)
+            elif form is dict:
+                # Such as headers, which are secret whatever their names say.
+                reader.secrets.add(*without_null(value).values())
+    problem = "; ".join(reader.problems)
+    return kind(**values, problem=problem, variables=frozenset(reader.variables))
 
 
 def parse_config(
-    data: Any, source: str, secrets: Secrets, read_only: bool = False
+    content: Any, source: str, secrets: Secrets, read_only: bool = False
 ) -> WorkbenchConfig:
     """Check a decoded configuration, and add what it has to the secrets.
 
     Raises `ConfigError` with all that is wrong with the file and its toolboxes.
     """
-    found = ValueReader()
-    toolboxes = read_toolboxes(found, data)
+    found = ValueReader(secrets)
+    data = found.expect("configuration", content, dict)
+    if data.get("toolMode", "proxy") != "proxy":
+        found.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
+    read = read_toolboxes
+    read = read_any_toolboxes  # room: Other clients' files
+    toolboxes = read(found, data)
     if found.problems:
         raise ConfigError("\n".join([f"{source}:", *found.problems]))
-    secret_names = found.secret_variables.union(filter(is_secret, os.environ))
-    inherited = {name: os.environ[name] for name in secret_names & os.environ.keys()}
-    found.secrets += inherited.values()
+    for name in filter(is_secret, os.environ):
+        secrets.add(os.environ[name])
+    inherited = found.secret_variables & os.environ.keys()
     # The path of a key or a socket is no secret.
-    named = found.variables & inherited.keys()
-    withheld = {name for name in named if not os.path.exists(inherited[name])}
-    secrets.add(*found.secrets)
+    withheld = {name for name in inherited if not os.path.exists(os.environ[name])}
     return WorkbenchConfig(toolboxes, frozenset(withheld), secrets, source, read_only)
 
 
@@ -1672,7 +1661,7 @@ class Secrets:
             # Output is shown line by line. The last word is that of `Bearer X`.
             parts = {text, *text.splitlines(), text.rpartition(" ")[2]}
             for part in map(str.strip, parts):
-                if len(part) >= 8 and part not in known and not os.path.exists(part):
+                if len(part) >= 8 and not os.path.exists(part):
                     known.add(part)
         # A secret may contain another one, and is replaced first.
         self._texts = sorted(known, key=len, reverse=True)
@@ -1994,9 +1983,6 @@ class RemoteConfig(ServerConfig):
     url: str = ""
     headers: dict[str, str | None] = field(default_factory=dict)
     transport: str = ""  # `sse`, or anything else for Streamable HTTP
-
-    def secrets(self) -> list[str]:
-        return list(without_null(self.headers).values())
 
 
 @dataclass
@@ -2795,19 +2781,15 @@ _IGNORED = """
 """
 
 
-def translate_file(data: JSON, values: ValueReader) -> tuple[JSON, dict[str, str]]:
-    """A file in our form, and the places of tables that become toolboxes.
-
-    Each server in another client's table becomes a toolbox of its own name.
-    """
-    tables = find_tables(data, values)
+def read_any_toolboxes(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
+    """The toolboxes of a file of ours or of another client."""
+    tables = find_tables(data, file)
     rules = []
     for key in _RULES:
-        given = data.get(key)
         # Other clients have other things in `tools`.
         is_rule = key.startswith("amp") or "mcp" in tables
-        if is_rule and isinstance(given, dict | list):
-            rules += [name for name in given if isinstance(name, str)]
+        if is_rule and isinstance(data.get(key), dict | list):
+            rules += data[key]
     if rules:
         how = "`excludeTools` in a server's entry does the same"
         log.warning("not applied, rules about single tools: %s; %s", rules, how)
@@ -2815,44 +2797,40 @@ def translate_file(data: JSON, values: ValueReader) -> tuple[JSON, dict[str, str
         if tables:
             names = ", ".join(tables)
             log.warning("%s: not served, because there are toolboxes as well", names)
-        return data, {}
+        return read_toolboxes(file, data)
     if not tables:
         expected = ["toolboxes", *_TABLES]
-        values.report("configuration", f"expected one of {expected}, found {[*data]}")
-    toolboxes = {}
-    places = {}
+        file.report("configuration", f"expected one of {expected}, found {[*data]}")
+    return read_tables(file, tables)
+
+
+def read_tables(file: ValueReader, tables: JSON) -> dict[str, ToolboxConfig]:
+    """A toolbox for each server in the tables of another client's file."""
+    toolboxes: dict[str, ToolboxConfig] = {}
     for place, table in tables.items():
-        for name, entry in values.expect(place, table, dict).items():
-            if _starts_workbench(entry):
-                text = "%s.%s: left out, because it starts this workbench"
-                log.warning(text, place, name)
-                continue
-            toolboxes[name] = _make_toolbox(name, entry)
-            places[name] = place
-    return data | {"toolboxes": toolboxes}, places
+        for name, entry in file.read_object(place, table).items():
+            servers = read_servers(file, place, {name: entry})
+            # An entry that is switched off, too, replaces that of an earlier table.
+            toolboxes.pop(name, None)
+            if any(map(_starts_workbench, servers.values())):
+                how = "because it starts this workbench"
+                log.warning("%s.%s: left out, %s", place, name, how)
+            elif servers:
+                text: Any = _object(entry).get("description")
+                if not isinstance(text, str) or "${" in text:
+                    text = f"Tools of the MCP server '{name}'"
+                toolboxes[name] = ToolboxConfig(text, servers)
+    return toolboxes
 
 
-def _make_toolbox(name: str, entry: Any) -> JSON:
-    """A toolbox for a server of another client's file."""
-    known = _object(entry)
-    text = known.get("description")
-    # A problem in a toolbox's description would cost all servers.
-    if not isinstance(text, str) or "${" in text:
-        text = f"Tools of the MCP server '{name}'"
-    is_off = known.get("disabled") is True or known.get("enabled") is False
-    return {"description": text, "disabled": is_off, "mcpServers": {name: entry}}
-
-
-def _starts_workbench(entry: Any) -> bool:
-    """Whether an entry starts this very file, for anything but its own tools."""
-    entry = translate_entry("", _object(entry), ValueReader())
-    args = entry.get("args")
-    words = [entry.get("command"), *(args if isinstance(args, list) else [])]
-    for word in filter(lambda each: isinstance(each, str), words):
-        folder = os.path.expanduser(str(entry.get("cwd") or ""))
-        file = os.path.join(folder, os.path.expandvars(os.path.expanduser(word)))
-        if os.path.exists(file) and os.path.samefile(file, __file__):
-            return "--toolbox" not in words
+def _starts_workbench(server: ServerConfig) -> bool:
+    """Whether a server is this very file, for anything but its own tools."""
+    if isinstance(server, ProcessConfig):
+        folder = os.path.expanduser(server.cwd)
+        for word in (server.command, *server.args):
+            file = os.path.join(folder, os.path.expanduser(word))
+            if os.path.exists(file) and os.path.samefile(file, __file__):
+                return "--toolbox" not in server.args
     return False
 
 
@@ -2911,13 +2889,12 @@ def translate_entry(path: str, entry: JSON, reader: ValueReader) -> JSON:
     for ours, spellings in _SPELLINGS.items():
         for key in entry.keys() & spellings:
             value = entry.pop(key)
-            former: Any = entry.get(ours)
-            lists = isinstance(former, list) and isinstance(value, list)
-            if former is None:
-                entry[ours] = value
-            elif ours == "excludeTools" and lists:
+            former = entry.setdefault(ours, value)
+            if former == value:
+                continue
+            if ours == "excludeTools" and type(former) is type(value) is list:
                 entry[ours] = former + value
-            elif former != value:
+            else:
                 reader.report(f"{path}.{key}", f"expected the same as in {ours}")
     for key in _IGNORED.split():
         entry.pop(key, None)
@@ -2942,20 +2919,15 @@ def _translate_names(entry: JSON) -> None:
 
 def _add(entry: JSON, key: str, name: str, value: str) -> None:
     """Add a member to an object of an entry, unless it has one of this name."""
-    members = entry.setdefault(key, {})
-    if isinstance(members, dict):
-        members.setdefault(name, value)
+    _object(entry.setdefault(key, {})).setdefault(name, value)
 
 
 # Editors write JSON with comments and trailing commas. Strings are matched first,
 # because neither means anything inside a string. The quantifiers with `+` at the end do
 # not try shorter matches: with others, a text that ends within a string takes minutes.
-_COMMENT = r"//[^\n]*+ | /\*.*?(?:\*/|\Z)"
-_EXTENSION = rf"""(?xs)
-    (?P<string> "(?:[^"\\]++|\\.)*+"? )
-    | {_COMMENT}
-    | , (?= (?: \s | {_COMMENT} )*+ [\]}}] )  # a trailing comma
-"""
+_STRING = r'(?xs) (?P<string> "(?:[^"\\]++|\\.)*+"? )'
+_COMMENT = r" | //[^\n]*+ | /\*.*?(?:\*/|\Z)"
+_TRAILING_COMMA = r" | ,(?=\s*+[\]}])"
 
 
 def _decode_json(text: str) -> Any:
@@ -2965,7 +2937,10 @@ def _decode_json(text: str) -> Any:
         # Spaces in place of the rest keep lines and columns in errors right.
         return match["string"] or re.sub(".", " ", match[0])
 
-    return json.loads(re.sub(_EXTENSION, blank, text))
+    # Comments may stand between a comma and its bracket, and so go first.
+    for extension in (_COMMENT, _TRAILING_COMMA):
+        text = re.sub(_STRING + extension, blank, text)
+    return json.loads(text)
 
 
 def _decode_toml(text: str) -> Any:
