@@ -1809,8 +1809,8 @@ def _end_by_force(status: int) -> None:
     os._exit(status)
 
 
-async def run_until_end(work: Work, status: int) -> None:
-    """Do the work, or stop it at a signal. Then end the process.
+async def run_until_end(work: Work, status: int, lines: queue.Queue[Any]) -> None:
+    """Do the work, or stop it at a signal. Then write the log, and end the process.
 
     The exit status is the result of the work, 1 after an error, or `status` if the work
     was stopped.
@@ -1840,8 +1840,8 @@ async def run_until_end(work: Work, status: int) -> None:
         # An error that left this function would end the process without `os._exit`.
         status = 1
         log.error("%s", explain(error), exc_info=log.isEnabledFor(logging.DEBUG))
-    # Not `logging.shutdown`, which would wait for a thread that writes to stderr.
-    logging.root.handlers[0].flush()
+    # The client may not read stderr, so the wait for the last lines is limited.
+    await asyncio.wait([loop.run_in_executor(None, lines.join)], timeout=OUTPUT_TIMEOUT)
     os._exit(status)
 
 
@@ -1860,12 +1860,6 @@ class MaskedLog(logging.handlers.QueueHandler):
 
     def format(self, record: logging.LogRecord) -> str:
         return self._secrets.mask(super().format(record))
-
-    def flush(self) -> None:
-        """Wait a moment for the lines that were logged last."""
-        written = self.queue.all_tasks_done
-        with written:
-            written.wait_for(lambda: not self.queue.unfinished_tasks, OUTPUT_TIMEOUT)
 
 
 class Mode(NamedTuple):
@@ -1970,7 +1964,7 @@ def main() -> None:
     # Lines of the log have waited until now, so that a person who is told of a file's
     # problems gets no lines around them.
     logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
-    asyncio.run(run_until_end(work, status=int(not mode.is_for_client)))
+    asyncio.run(run_until_end(work, int(not mode.is_for_client), handler.queue))
 
 
 # Here the core ends. Each section from here to the last lines is a room.
