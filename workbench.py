@@ -1132,12 +1132,7 @@ class Connection:
         self._reason = ""  # why the connection is closed
         self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
         self._in_flight = 0  # calls
-        self._changed = anyio.Event()  # replaced by `_notify`
-
-    def _notify(self) -> None:
-        """Wake everyone who waits for a state, or for the end of all calls."""
-        self._changed.set()
-        self._changed = anyio.Event()
+        self._changed = anyio.Event()  # replaced by `set_state`
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         # No `await` between the check and the wait: a change in between would be lost.
@@ -1145,9 +1140,10 @@ class Connection:
             await self._changed.wait()
 
     def set_state(self, state: State) -> None:
-        """Change the state. Nothing else may."""
+        """Change the state, and wake everyone who waits. Nothing else may."""
         self.state = state
-        self._notify()
+        self._changed.set()
+        self._changed = anyio.Event()
 
     async def reach(self, state: State) -> None:
         """Wait for this state or a later one. A start that fails reaches ENDED."""
@@ -1387,7 +1383,8 @@ class Connection:
             raise ToolError(f"the server {self.why_not_up()}; {EXECUTED}") from None
         finally:
             self._in_flight -= 1
-            self._notify()
+            # Wake `run`, which may wait for the last call.
+            self.set_state(self.state)
 
 
 # === Processes ========================================================================
