@@ -21,7 +21,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Secrets (38), Serving (159). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
-# Remote servers (267): a `url`. Only for them in the core: `Transport.is_remote`.
+# Remote servers (267): a `url`.
 # Sign-in (185): `--login`, for remote servers.
 # Brief answers (90): without them, an answer of `open_toolbox` is whole, however long.
 # Other clients' files (146): tables of servers, keys, and TOML of other clients.
@@ -1071,9 +1071,6 @@ _CLOSED = (types.CONNECTION_CLOSED, "Connection closed")
 class Transport(AbstractAsyncContextManager["Streams"]):
     """The way to a server of one kind: what each transport is given, and is."""
 
-    # Announcements of changed tools may be lost on the way.
-    is_remote: ClassVar[bool] = False
-
     config: ServerConfig
     shared: Shared
     on_output: Callable[[bytes], None]  # for each line of a process that is no message
@@ -1121,7 +1118,6 @@ class Connection:
         self.name = name
         self.config = config
         self.shared = shared
-        self.transport_class = TRANSPORTS[type(config)]
         self.tools: dict[str, types.Tool] = {}  # by name, those for models
         self.left_out: dict[str, str] = {}  # by name, the key or option that hides it
         self.session: ClientSession  # set by `run`, once the transport is entered
@@ -1180,7 +1176,7 @@ class Connection:
     async def run(self) -> None:
         """Start the server, keep the connection, and leave no process of its group."""
         callbacks = self.log_line, self.mark_closed
-        transport = self.transport_class(self.config, self.shared, *callbacks)
+        transport = TRANSPORTS[type(self.config)](self.config, self.shared, *callbacks)
         try:
             if self.config.problem:
                 raise ToolError(self.config.problem)
@@ -1274,9 +1270,10 @@ class Connection:
         `OPEN_TIMEOUT`. Whoever waits for it meanwhile takes its result.
         """
         if self.state is State.UP and not self._listing.locked():
-            # A server of 2026-07-28 announces nothing unless it is listened to.
-            is_silent = self.session.discover_result is not None
-            self._changes += is_silent or self.transport_class.is_remote
+            # Announcements may be lost on any way but the pipes of a process, and a
+            # server of 2026-07-28 announces nothing unless it is listened to.
+            is_sure = isinstance(self.config, ProcessConfig)
+            self._changes += not is_sure or self.session.discover_result is not None
         await self.reach(State.UP)
         try:
             with anyio.fail_after(OPEN_TIMEOUT):
@@ -2027,7 +2024,6 @@ class RemoteServer(Transport):
     """
 
     config: RemoteConfig
-    is_remote = True
 
     async def __aenter__(self) -> Streams:
         """Make the HTTP client, and begin to listen."""
