@@ -1024,10 +1024,11 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
         return {}
 
     async def roots_changed(context: Any, _: object) -> None:
-        workbench: Workbench = context.lifespan_context
-        # A server that is still starting has not asked for the roots yet.
-        for server in in_state(State.UP, workbench.open_servers()):
-            workbench.task_group.start_soon(server.connection.tell_roots_changed)
+        told = types.RootsListChangedNotification()
+        async with anyio.create_task_group() as telling:
+            # A server that is still starting has not asked for the roots yet.
+            for server in in_state(State.UP, context.lifespan_context.open_servers()):
+                telling.start_soon(server.connection.session.send_notification, told)
 
     server = tool_server("mcp-workbench", meta_tools(config), config.secrets)
     server.instructions = instructions(config)
@@ -1338,16 +1339,6 @@ class Connection:
         if client and levels.index(params.level) >= levels.index(self.shared.log_level):
             message = types.LoggingMessageNotification(params=params)
             await client.send_notification(message)
-
-    async def tell_roots_changed(self) -> None:
-        """Tell the server to ask for the client's roots again.
-
-        Only a client that had declared roots before any server was started tells of a
-        change, so every server was offered them.
-        """
-        # An exception in this task would end all connections.
-        with suppress(Exception):
-            await self.session.send_notification(types.RootsListChangedNotification())
 
     async def call(self, params: JSON, on_progress: OnProgress) -> JSON:
         """Send `tools/call` with these wire parameters, and return the wire result.
