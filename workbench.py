@@ -1218,7 +1218,6 @@ class Connection:
             dispatcher=Dispatcher(streams, streams),
             client_info=client_info,
             message_handler=self._on_message,
-            logging_callback=self._on_log,
             sampling_capabilities=offered.sampling,
             sampling_callback=self._forwarder(offered.sampling, *sampling),
             elicitation_callback=self._forwarder(offered.elicitation, *elicit),
@@ -1249,11 +1248,16 @@ class Connection:
                 self._reason = ""
             raise
 
-    async def _on_message(self, message: object) -> None:
-        """Note that the tools have changed; pass on that a question by URL is done."""
-        client = self.shared.client
-        if isinstance(message, types.ElicitCompleteNotification) and client:
-            await client.send_notification(message)
+    async def _on_message(self, message: Any) -> None:
+        """Pass on logs, and that a question by URL is done; note changes of tools."""
+        is_passed_on = isinstance(message, types.ElicitCompleteNotification)
+        if isinstance(message, types.LoggingMessageNotification):
+            level = message.params.level
+            log.debug("[%s] %s: %s", self.name, level, compact(message.params.data))
+            levels = get_args(types.LoggingLevel)
+            is_passed_on = levels.index(level) >= levels.index(self.shared.log_level)
+        if is_passed_on and self.shared.client:
+            await self.shared.client.send_notification(message)
         if not isinstance(message, types.ToolListChangedNotification):
             return
         # People search logs for these lines, so their words are fixed.
@@ -1331,14 +1335,6 @@ class Connection:
             if pattern != "*" and not any(matches(name, pattern) for name in names):
                 idle.append(f"its pattern {pattern!r} matches none of its tools")
         return idle
-
-    async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
-        log.debug("[%s] %s: %s", self.name, params.level, compact(params.data))
-        client = self.shared.client
-        levels = get_args(types.LoggingLevel)
-        if client and levels.index(params.level) >= levels.index(self.shared.log_level):
-            message = types.LoggingMessageNotification(params=params)
-            await client.send_notification(message)
 
     async def call(self, params: JSON, on_progress: OnProgress) -> JSON:
         """Send `tools/call` with these wire parameters, and return the wire result.
