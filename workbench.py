@@ -1808,11 +1808,10 @@ async def run_until_end(work: Work, status: int, lines: queue.Queue[Any]) -> Non
         loop.call_soon_threadsafe(scope.cancel)
 
     # The handlers stay until the end, because a second signal must not stop the
-    # cleanup. A closed terminal sends SIGHUP.
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
-        # Windows lacks the last two.
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), stop)
+    # cleanup. The numbers are SIGHUP (a closed terminal), SIGINT, SIGQUIT and SIGTERM.
+    # Windows lacks SIGHUP and SIGQUIT.
+    for number in signal.valid_signals() & {1, 2, 3, 15}:
+        signal.signal(number, stop)
     try:
         with scope:
             status = await work or 0
@@ -1854,14 +1853,12 @@ class Mode(NamedTuple):
 def serve(options: argparse.Namespace, secrets: Secrets) -> Work:
     """Serve the workbench over stdin and stdout."""
     config = find_config(options, secrets)
-    names = ", ".join(config.toolboxes) or "no toolbox"
-    log.info("Serving %s: %s", names, config.source)
+    log.info("Serving %s: %s", list(config.toolboxes), config.source)
     for toolbox in config.toolboxes.values():
         for server in filter(lambda each: each.problem, toolbox.servers.values()):
             log.warning("%s", server.problem)
     if config.withheld:
-        withheld = ", ".join(sorted(config.withheld))
-        log.info("Withheld from servers whose entries do not name them: %s", withheld)
+        log.info("Withheld unless an entry names them: %s", sorted(config.withheld))
     return serve_stdio(create_server(config))
 
 
