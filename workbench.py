@@ -1495,9 +1495,7 @@ class ServerProcess(Transport):
         steps = (0, EXIT_GRACE), (signal.SIGTERM, EXIT_GRACE), (9, OUTPUT_TIMEOUT)
         with anyio.CancelScope(shield=True):
             for number, seconds in steps:
-                # Once nobody is left, the number of the group may soon be another's.
-                if not self.kill_group(number):
-                    break
+                self.kill_group(number)
                 with anyio.move_on_after(seconds):
                     while self.kill_group(0):
                         await anyio.sleep(0.02)
@@ -1878,8 +1876,7 @@ def parse_arguments() -> tuple[argparse.Namespace, Mode]:
     parser = argparse.ArgumentParser(add_help=False)
     # The help is the docstring of this file, as it is, and the usage of all modes.
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    file = os.path.basename(__file__)
-    usages = [f"  python {file} {mode.usage}" for mode in MODES.values()]
+    usages = [f"  python workbench.py {mode.usage}" for mode in MODES.values()]
     usage = "\n".join([str(__doc__), *usages])
     for name, mode in MODES.items():
         parser.add_argument(name if name == "config" else f"--{name}", **mode.option)
