@@ -1070,7 +1070,7 @@ _CLOSED = (types.CONNECTION_CLOSED, "Connection closed")
 
 @dataclass(eq=False, repr=False)
 class Transport(AbstractAsyncContextManager["Streams"]):
-    """The way to a server of one kind: what each transport is given, and is."""
+    """The way to a server of one kind, and what each transport is given."""
 
     config: ServerConfig
     shared: Shared
@@ -1876,9 +1876,9 @@ def parse_arguments() -> tuple[argparse.Namespace, Mode]:
     parser = argparse.ArgumentParser(add_help=False)
     # The help is the docstring of this file, as it is, and the usage of all modes.
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    usages = [f"  python workbench.py {mode.usage}" for mode in MODES.values()]
-    usage = "\n".join([str(__doc__), *usages])
+    usage = str(__doc__)
     for name, mode in MODES.items():
+        usage += f"\n  python workbench.py {mode.usage}"
         parser.add_argument(name if name == "config" else f"--{name}", **mode.option)
     parser.add_argument("--read-only", action="store_true")
     parser.add_argument("--verbose", action="store_true")
@@ -1886,9 +1886,10 @@ def parse_arguments() -> tuple[argparse.Namespace, Mode]:
     parser.add_argument("--version", action="version", version=version)
     parser.add_argument("--help", "-h", action="version", version=usage)
     options = parser.parse_args()
-    given = vars(options)
+    # Without another mode, the first one serves, with or without a CONFIG.
+    given = vars(options) | {"config": True}
     asked = [name for name in MODES if given[name] not in (None, False)]
-    mode = MODES[asked[-1]] if asked else MODES["config"]
+    mode = MODES[asked[-1]]
     # The usage of a mode has all that goes together with it.
     needless = (options.config or options.read_only) and "CONFIG" not in mode.usage
     shown = set(re.findall("--([a-z]+)", mode.usage))
