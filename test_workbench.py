@@ -1498,8 +1498,8 @@ COMMANDS.append(("bad.json", 1, WHY, REASON, {"input": ASKED, "stdin": None}))
 COMMANDS.append(("bad.json", 1, "", REASON, {}))
 # The start tells what is served, what is withheld, what is wrong, and what is awaited.
 FILES["no.json"] = configuration(no={"command": "${NO}", "args": ["${WB_TOKEN}"]})
-TOLD = r"(?s)INFO Serving box: /.*no.json\n.*WARNING .*no.command: \${NO} is not set: "
-TOLD += r".*INFO Withheld .*: WB_TOKEN\n.*INFO .*Ctrl-C ends.*--check.*--help"
+TOLD = r"(?s)INFO Serving .*box.*no.json\n.*WARNING .*no.command: \${NO} is not set: "
+TOLD += r".*INFO Withheld .*: \['WB_TOKEN'\]\n.*INFO .*Ctrl-C ends.*--check.*--help"
 if not WINDOWS:
     OURS, TERMINAL = os.openpty()
     os.write(OURS, b"\4")  # the end of stdin, for the one that reads it

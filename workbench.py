@@ -21,8 +21,8 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Secrets (38), Serving (159). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
-# Remote servers (251): a `url`. Only for them in the core: `Transport.is_remote`.
-# Sign-in (171): `--login`, for remote servers.
+# Remote servers (267): a `url`.
+# Sign-in (185): `--login`, for remote servers.
 # Brief answers (90): without them, an answer of `open_toolbox` is whole, however long.
 # Other clients' files (137): tables of servers, keys, and TOML of other clients.
 # Reports (98): `--check` and `--call`.
@@ -1002,10 +1002,11 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
         return {}
 
     async def roots_changed(context: Any, _: object) -> None:
-        workbench: Workbench = context.lifespan_context
-        # A server that is still starting has not asked for the roots yet.
-        for server in in_state(State.UP, workbench.open_servers()):
-            workbench.task_group.start_soon(server.connection.tell_roots_changed)
+        told = types.RootsListChangedNotification()
+        async with anyio.create_task_group() as telling:
+            # A server that is still starting has not asked for the roots yet.
+            for server in in_state(State.UP, context.lifespan_context.open_servers()):
+                telling.start_soon(server.connection.session.send_notification, told)
 
     server = tool_server("mcp-workbench", meta_tools(config), config.secrets)
     server.instructions = instructions(config)
@@ -1047,10 +1048,7 @@ _CLOSED = (types.CONNECTION_CLOSED, "Connection closed")
 
 @dataclass(eq=False, repr=False)
 class Transport(AbstractAsyncContextManager["Streams"]):
-    """The way to a server of one kind: what each transport is given, and is."""
-
-    # Announcements of changed tools may be lost on the way.
-    is_remote: ClassVar[bool] = False
+    """The way to a server of one kind, and what each transport is given."""
 
     config: ServerConfig
     shared: Shared
@@ -1099,7 +1097,6 @@ class Connection:
         self.name = name
         self.config = config
         self.shared = shared
-        self.transport_class = TRANSPORTS[type(config)]
         self.tools: dict[str, types.Tool] = {}  # by name, those for models
         self.left_out: dict[str, str] = {}  # by name, the key or option that hides it
         self.session: ClientSession  # set by `run`, once the transport is entered
@@ -1110,12 +1107,7 @@ class Connection:
         self._reason = ""  # why the connection is closed
         self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
         self._in_flight = 0  # calls
-        self._changed = anyio.Event()  # replaced by `_notify`
-
-    def _notify(self) -> None:
-        """Wake everyone who waits for a state, or for the end of all calls."""
-        self._changed.set()
-        self._changed = anyio.Event()
+        self._changed = anyio.Event()  # replaced by `set_state`
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         # No `await` between the check and the wait: a change in between would be lost.
@@ -1123,9 +1115,10 @@ class Connection:
             await self._changed.wait()
 
     def set_state(self, state: State) -> None:
-        """Change the state. Nothing else may."""
+        """Change the state, and wake everyone who waits. Nothing else may."""
         self.state = state
-        self._notify()
+        self._changed.set()
+        self._changed = anyio.Event()
 
     async def reach(self, state: State) -> None:
         """Wait for this state or a later one. A start that fails reaches ENDED."""
@@ -1162,7 +1155,7 @@ class Connection:
     async def run(self) -> None:
         """Start the server, keep the connection, and leave no process of its group."""
         callbacks = self.log_line, self.mark_closed
-        transport = self.transport_class(self.config, self.shared, *callbacks)
+        transport = TRANSPORTS[type(self.config)](self.config, self.shared, *callbacks)
         try:
             if self.config.problem:
                 raise ToolError(self.config.problem)
@@ -1203,7 +1196,6 @@ class Connection:
             dispatcher=Dispatcher(streams, streams),
             client_info=client_info,
             message_handler=self._on_message,
-            logging_callback=self._on_log,
             sampling_capabilities=offered.sampling,
             sampling_callback=self._forwarder(offered.sampling, *sampling),
             elicitation_callback=self._forwarder(offered.elicitation, *elicit),
@@ -1234,11 +1226,16 @@ class Connection:
                 self._reason = ""
             raise
 
-    async def _on_message(self, message: object) -> None:
-        """Note that the tools have changed; pass on that a question by URL is done."""
-        client = self.shared.client
-        if isinstance(message, types.ElicitCompleteNotification) and client:
-            await client.send_notification(message)
+    async def _on_message(self, message: Any) -> None:
+        """Pass on logs, and that a question by URL is done; note changes of tools."""
+        is_passed_on = isinstance(message, types.ElicitCompleteNotification)
+        if isinstance(message, types.LoggingMessageNotification):
+            level = message.params.level
+            log.debug("[%s] %s: %s", self.name, level, compact(message.params.data))
+            levels = get_args(types.LoggingLevel)
+            is_passed_on = levels.index(level) >= levels.index(self.shared.log_level)
+        if is_passed_on and self.shared.client:
+            await self.shared.client.send_notification(message)
         if not isinstance(message, types.ToolListChangedNotification):
             return
         # People search logs for these lines, so their words are fixed.
@@ -1256,9 +1253,10 @@ class Connection:
         `OPEN_TIMEOUT`. Whoever waits for it meanwhile takes its result.
         """
         if self.state is State.UP and not self._listing.locked():
-            # A server of 2026-07-28 announces nothing unless it is listened to.
-            is_silent = self.session.discover_result is not None
-            self._changes += is_silent or self.transport_class.is_remote
+            # Announcements may be lost on any way but the pipes of a process, and a
+            # server of 2026-07-28 announces nothing unless it is listened to.
+            is_sure = isinstance(self.config, ProcessConfig)
+            self._changes += not is_sure or self.session.discover_result is not None
         await self.reach(State.UP)
         try:
             with anyio.fail_after(OPEN_TIMEOUT):
@@ -1316,24 +1314,6 @@ class Connection:
                 idle.append(f"its pattern {pattern!r} matches none of its tools")
         return idle
 
-    async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
-        log.debug("[%s] %s: %s", self.name, params.level, compact(params.data))
-        client = self.shared.client
-        levels = get_args(types.LoggingLevel)
-        if client and levels.index(params.level) >= levels.index(self.shared.log_level):
-            message = types.LoggingMessageNotification(params=params)
-            await client.send_notification(message)
-
-    async def tell_roots_changed(self) -> None:
-        """Tell the server to ask for the client's roots again.
-
-        Only a client that had declared roots before any server was started tells of a
-        change, so every server was offered them.
-        """
-        # An exception in this task would end all connections.
-        with suppress(Exception):
-            await self.session.send_notification(types.RootsListChangedNotification())
-
     async def call(self, params: JSON, on_progress: OnProgress) -> JSON:
         """Send `tools/call` with these wire parameters, and return the wire result.
 
@@ -1365,7 +1345,8 @@ class Connection:
             raise ToolError(f"the server {self.why_not_up()}; {EXECUTED}") from None
         finally:
             self._in_flight -= 1
-            self._notify()
+            # Wake `run`, which may wait for the last call.
+            self.set_state(self.state)
 
 
 # === Processes ========================================================================
@@ -1492,9 +1473,7 @@ class ServerProcess(Transport):
         steps = (0, EXIT_GRACE), (signal.SIGTERM, EXIT_GRACE), (9, OUTPUT_TIMEOUT)
         with anyio.CancelScope(shield=True):
             for number, seconds in steps:
-                # Once nobody is left, the number of the group may soon be another's.
-                if not self.kill_group(number):
-                    break
+                self.kill_group(number)
                 with anyio.move_on_after(seconds):
                     while self.kill_group(0):
                         await anyio.sleep(0.02)
@@ -1685,7 +1664,7 @@ _PROBE = "server/discover"  # the first message of clients that know the newer e
 async def stdio_streams() -> AsyncIterator[Streams]:
     """The client's messages on stdin, and the way to its stdout.
 
-    The end of either ends the messages, and a moment later cancels the block. A stdout
+    The end of either ends the messages, and a moment later counts as SIGTERM. A stdout
     that is closed is noticed at the next write.
 
     Two threads read and write. The reader notices the end of stdin even while the event
@@ -1696,7 +1675,6 @@ async def stdio_streams() -> AsyncIterator[Streams]:
     loop = asyncio.get_running_loop()
     received: asyncio.Queue[bytes] = asyncio.Queue()
     writer = ThreadPoolExecutor(1)
-    scope = anyio.CancelScope()
 
     def receive(line: bytes) -> None:
         if not line:  # the end
@@ -1717,11 +1695,11 @@ async def stdio_streams() -> AsyncIterator[Streams]:
         # At the end of stdin, the SDK cancels the calls in flight. If a remote server
         # does not answer, the SDK tries for seconds to tell it of that. Without this
         # timer, no other server would be stopped meanwhile.
-        loop.call_later(0.05, scope.cancel)
+        loop.call_later(0.05, signal.raise_signal, signal.SIGTERM)
 
     _thread.start_new_thread(read_stdin, (receive,))
     # The end of this block waits until `writer` has written everything.
-    with writer, scope:
+    with writer:
         yield Streams(messages(), send)
 
 
@@ -1787,8 +1765,8 @@ def _end_by_force(status: int) -> None:
     os._exit(status)
 
 
-async def run_until_end(work: Work, status: int) -> None:
-    """Do the work, or stop it at a signal. Then end the process.
+async def run_until_end(work: Work, status: int, lines: queue.Queue[Any]) -> None:
+    """Do the work, or stop it at a signal. Then write the log, and end the process.
 
     The exit status is the result of the work, 1 after an error, or `status` if the work
     was stopped.
@@ -1806,11 +1784,10 @@ async def run_until_end(work: Work, status: int) -> None:
         loop.call_soon_threadsafe(scope.cancel)
 
     # The handlers stay until the end, because a second signal must not stop the
-    # cleanup. A closed terminal sends SIGHUP.
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
-        # Windows lacks the last two.
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), stop)
+    # cleanup. The numbers are SIGHUP (a closed terminal), SIGINT, SIGQUIT and SIGTERM.
+    # Windows lacks SIGHUP and SIGQUIT.
+    for number in signal.valid_signals() & {1, 2, 3, 15}:
+        signal.signal(number, stop)
     try:
         with scope:
             status = await work or 0
@@ -1818,8 +1795,8 @@ async def run_until_end(work: Work, status: int) -> None:
         # An error that left this function would end the process without `os._exit`.
         status = 1
         log.error("%s", explain(error), exc_info=log.isEnabledFor(logging.DEBUG))
-    # Not `logging.shutdown`, which would wait for a thread that writes to stderr.
-    logging.root.handlers[0].flush()
+    # The client may not read stderr, so the wait for the last lines is limited.
+    await asyncio.wait([loop.run_in_executor(None, lines.join)], timeout=OUTPUT_TIMEOUT)
     os._exit(status)
 
 
@@ -1839,12 +1816,6 @@ class MaskedLog(logging.handlers.QueueHandler):
     def format(self, record: logging.LogRecord) -> str:
         return self._secrets.mask(super().format(record))
 
-    def flush(self) -> None:
-        """Wait a moment for the lines that were logged last."""
-        written = self.queue.all_tasks_done
-        with written:
-            written.wait_for(lambda: not self.queue.unfinished_tasks, OUTPUT_TIMEOUT)
-
 
 class Mode(NamedTuple):
     """Something that the command line can ask for, by the option of the mode's name."""
@@ -1858,14 +1829,12 @@ class Mode(NamedTuple):
 def serve(options: argparse.Namespace, secrets: Secrets) -> Work:
     """Serve the workbench over stdin and stdout."""
     config = find_config(options, secrets)
-    names = ", ".join(config.toolboxes) or "no toolbox"
-    log.info("Serving %s: %s", names, config.source)
+    log.info("Serving %s: %s", list(config.toolboxes), config.source)
     for toolbox in config.toolboxes.values():
         for server in filter(lambda each: each.problem, toolbox.servers.values()):
             log.warning("%s", server.problem)
     if config.withheld:
-        withheld = ", ".join(sorted(config.withheld))
-        log.info("Withheld from servers whose entries do not name them: %s", withheld)
+        log.info("Withheld unless an entry names them: %s", sorted(config.withheld))
     return serve_stdio(create_server(config))
 
 
@@ -1885,10 +1854,9 @@ def parse_arguments() -> tuple[argparse.Namespace, Mode]:
     parser = argparse.ArgumentParser(add_help=False)
     # The help is the docstring of this file, as it is, and the usage of all modes.
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    file = os.path.basename(__file__)
-    usages = [f"  python {file} {mode.usage}" for mode in MODES.values()]
-    usage = "\n".join([str(__doc__), *usages])
+    usage = str(__doc__)
     for name, mode in MODES.items():
+        usage += f"\n  python workbench.py {mode.usage}"
         parser.add_argument(name if name == "config" else f"--{name}", **mode.option)
     parser.add_argument("--read-only", action="store_true")
     parser.add_argument("--verbose", action="store_true")
@@ -1896,9 +1864,10 @@ def parse_arguments() -> tuple[argparse.Namespace, Mode]:
     parser.add_argument("--version", action="version", version=version)
     parser.add_argument("--help", "-h", action="version", version=usage)
     options = parser.parse_args()
-    given = vars(options)
+    # Without another mode, the first one serves, with or without a CONFIG.
+    given = vars(options) | {"config": True}
     asked = [name for name in MODES if given[name] not in (None, False)]
-    mode = MODES[asked[-1]] if asked else MODES["config"]
+    mode = MODES[asked[-1]]
     # The usage of a mode has all that goes together with it.
     needless = (options.config or options.read_only) and "CONFIG" not in mode.usage
     shown = set(re.findall("--([a-z]+)", mode.usage))
@@ -1948,7 +1917,7 @@ def main() -> None:
     # Lines of the log have waited until now, so that a person who is told of a file's
     # problems gets no lines around them.
     logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
-    asyncio.run(run_until_end(work, status=int(not mode.is_for_client)))
+    asyncio.run(run_until_end(work, int(not mode.is_for_client), handler.queue))
 
 
 # Here the core ends. Each section from here to the last lines is a room.
@@ -2010,7 +1979,6 @@ class RemoteServer(Transport):
     """
 
     config: RemoteConfig
-    is_remote = True
 
     async def __aenter__(self) -> Streams:
         """Make the HTTP client, and begin to listen."""
