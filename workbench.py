@@ -1664,7 +1664,7 @@ _PROBE = "server/discover"  # the first message of clients that know the newer e
 async def stdio_streams() -> AsyncIterator[Streams]:
     """The client's messages on stdin, and the way to its stdout.
 
-    The end of either ends the messages, and a moment later counts as SIGTERM. A stdout
+    The end of either ends the messages, and a moment later cancels the block. A stdout
     that is closed is noticed at the next write.
 
     Two threads read and write. The reader notices the end of stdin even while the event
@@ -1675,6 +1675,7 @@ async def stdio_streams() -> AsyncIterator[Streams]:
     loop = asyncio.get_running_loop()
     received: asyncio.Queue[bytes] = asyncio.Queue()
     writer = ThreadPoolExecutor(1)
+    scope = anyio.CancelScope()
 
     def receive(line: bytes) -> None:
         if not line:  # the end
@@ -1695,11 +1696,11 @@ async def stdio_streams() -> AsyncIterator[Streams]:
         # At the end of stdin, the SDK cancels the calls in flight. If a remote server
         # does not answer, the SDK tries for seconds to tell it of that. Without this
         # timer, no other server would be stopped meanwhile.
-        loop.call_later(0.05, signal.raise_signal, signal.SIGTERM)
+        loop.call_later(0.05, scope.cancel)
 
     _thread.start_new_thread(read_stdin, (receive,))
     # The end of this block waits until `writer` has written everything.
-    with writer:
+    with writer, scope:
         yield Streams(messages(), send)
 
 
