@@ -1473,7 +1473,9 @@ class ServerProcess(Transport):
         steps = (0, EXIT_GRACE), (signal.SIGTERM, EXIT_GRACE), (9, OUTPUT_TIMEOUT)
         with anyio.CancelScope(shield=True):
             for number, seconds in steps:
-                self.kill_group(number)
+                # Once nobody is left, the number of the group may soon be another's.
+                if not self.kill_group(number):
+                    break
                 with anyio.move_on_after(seconds):
                     while self.kill_group(0):
                         await anyio.sleep(0.02)
@@ -1855,9 +1857,10 @@ def parse_arguments() -> tuple[argparse.Namespace, Mode]:
     parser = argparse.ArgumentParser(add_help=False)
     # The help is the docstring of this file, as it is, and the usage of all modes.
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    file = os.path.basename(__file__)
     usage = str(__doc__)
     for name, mode in MODES.items():
-        usage += f"\n  python workbench.py {mode.usage}"
+        usage += f"\n  python {file} {mode.usage}"
         parser.add_argument(name if name == "config" else f"--{name}", **mode.option)
     parser.add_argument("--read-only", action="store_true")
     parser.add_argument("--verbose", action="store_true")
