@@ -17,12 +17,12 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # A call comes in by `stdio_streams`, passes `use_tool`, `DownstreamServer.call`,
 # `Connection.call` and `ServerProcess._send`, and returns by `ServerProcess._messages`.
 # The core is complete by itself, with these lines of code: Configuration (216),
-# Workbench (218), MCP server (131), Connections (216), Processes (84), Messages (44),
-# Secrets (38), Serving (159). Each room behind the core can be deleted, from its banner
+# Workbench (218), MCP server (132), Connections (206), Processes (84), Messages (44),
+# Secrets (38), Serving (152). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
-# Remote servers (267): a `url`.
-# Sign-in (185): `--login`, for remote servers.
+# Remote servers (250): a `url`.
+# Sign-in (171): `--login`, for remote servers.
 # Brief answers (90): without them, an answer of `open_toolbox` is whole, however long.
 # Other clients' files (137): tables of servers, keys, and TOML of other clients.
 # Reports (98): `--check` and `--call`.
