@@ -2025,8 +2025,8 @@ class RemoteServer(Transport):
     async def _check_host(self, request: httpx2.Request) -> None:
         # The headers may be secret, so no redirect may take them to another host or
         # port, or out of TLS.
-        is_downgraded = self._url.scheme == "https" and request.url.scheme == "http"
-        if request.url.netloc != self._url.netloc or is_downgraded:
+        schemes = (self._url.scheme, "https")
+        if request.url.netloc != self._url.netloc or request.url.scheme not in schemes:
             target = shown_url(request.url, request.url.path)
             raise httpx2.RequestError(f"the server leads elsewhere: {target}")
 
@@ -2227,7 +2227,7 @@ class RemoteServer(Transport):
             what = "the stream ended before the answer"
         if not self._is_ready.is_set():
             what += " (check `headers`, and the path in `url`, which often is /mcp)"
-        elif 200 <= exchange.status < 300 or exchange.status >= 500:
+        elif exchange.status // 100 in (2, 5):
             what += f"; {EXECUTED}"
         reason = f"{self._shown}: HTTP {response.status_code}, {what}"
         # A stream may have broken off before an answer under the request's id.
