@@ -22,6 +22,7 @@ CLIENT_INFO = f"{RESERVED}clientInfo"
 TOOLS = ["echo", "result", "write", "say", "ask", "wait", "seen", "become"]
 WINDOWS = sys.platform == "win32"
 if sys.platform == "win32":
+    import _winapi
     import msvcrt
 
 
@@ -192,7 +193,6 @@ if __name__ == "__main__":
     Downstream(**json.loads(sys.argv[1])).handle("start", {})
     sys.exit()
 
-import _thread
 import ast
 import asyncio
 import datetime
@@ -205,7 +205,6 @@ import ssl
 import subprocess
 import threading
 import urllib.parse
-import webbrowser
 import zoneinfo
 from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -220,12 +219,9 @@ import anyio
 import httpx2
 import pytest
 from mcp import Client, MCPError, types
+from mcp.client.sse import sse_client
 
 import workbench
-
-if sys.platform == "win32":
-    import _winapi
-
 
 # === Clients ==========================================================================
 # Most tests connect a client to a workbench in this process, some to a process of it.
@@ -241,8 +237,7 @@ Monkey = pytest.MonkeyPatch
 Logs = pytest.LogCaptureFixture
 Capture = pytest.CaptureFixture[str]
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("error")]
-POSIX = pytest.mark.skipif(WINDOWS, reason="Windows has no signals and terminals")
-ON_WINDOWS = pytest.mark.skipif(not WINDOWS, reason="only Windows has this")
+
 HOME = "USERPROFILE" if WINDOWS else "HOME"
 PATIENCE = 90 if WINDOWS else 30  # seconds for a test; under Wine, all takes longer
 KILLED = 9 if WINDOWS else -9  # the status of a process that was killed
@@ -293,8 +288,7 @@ async def connected(
 ) -> AsyncIterator[Client]:
     """A client of a workbench in this process, which has `PATIENCE` for everything."""
     read_only = servers.pop("read_only", False)
-    if not isinstance(config, workbench.WorkbenchConfig):
-        config = parse(config or configuration(**servers), read_only=read_only)
+    config = parse(config or configuration(**servers), read_only)
     server = workbench.create_server(config)
     with anyio.fail_after(PATIENCE):
         async with Client(server, mode=mode, **dict(callbacks)) as client:
@@ -367,9 +361,32 @@ async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
             await anyio.sleep(0.01)
 
 
-def request_bytes(method: str, params: Any, number: int = 7) -> bytes:
-    message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-    return json.dumps(message, ensure_ascii=False).encode()
+class Ear:
+    """A client's callbacks with `able` in their names; to a question they `answer`."""
+
+    def __init__(self, able: str = "") -> None:
+        self.heard: list[Any] = []
+        self.answer: Any = ACCEPTED
+        with_tools = types.SamplingCapability(tools=types.SamplingToolsCapability())
+        every = {
+            "elicitation_callback": partial(self.ask, types.ElicitResult),
+            "sampling_callback": partial(self.ask, types.CreateMessageResultWithTools),
+            "list_roots_callback": partial(self.ask, types.ListRootsResult),
+            "sampling_capabilities": with_tools,
+        }
+        self.callbacks: dict[str, Any] = {"message_handler": self.listen}
+        self.callbacks |= {name: each for name, each in every.items() if able in name}
+
+    async def ask(self, model: Any, _: object, params: Any = None) -> Any:
+        self.heard.append(dumped(params) if params else {})  # of roots
+        kind = types.ErrorData if "code" in self.answer else model
+        return kind.model_validate(self.answer)
+
+    async def listen(self, message: Any) -> None:
+        self.heard.append(dumped(message))
+
+    async def progress(self, done: float, total: float | None, message: Any) -> None:
+        self.heard.append((done, total, message))
 
 
 class Wire:
@@ -408,7 +425,9 @@ class Wire:
 
     def begin(self, method: str, **params: Any) -> int:
         self.last_id += 1
-        self.process.stdin.write(request_bytes(method, params, self.last_id) + b"\n")
+        request = {"jsonrpc": "2.0", "id": self.last_id, "method": method}
+        line = json.dumps(request | {"params": params}) + "\n"
+        self.process.stdin.write(line.encode())
         self.process.stdin.flush()
         return self.last_id
 
@@ -498,8 +517,11 @@ def cases_of(table: str) -> list[tuple[str, list[str]]]:
     return [(head, its) for head, *its in (case.split("\n  ") for case in cases)]
 
 
-# Each line of JSON is a file that is refused; below it are its problems, as patterns.
+# Each line is a file that is refused, TOML if it begins with `[`, in which `\n` ends a
+# line; below it are its problems, as patterns.
 BAD_FILES = cases_of(r"""
+{"a":\n x}
+  cannot be read as JSON.*line 2 column 2
 {"theme": "dark", "mcpServer": "s3cret"}
   configuration: expected .*toolboxes.*, found .'theme', 'mcpServer'.
 "s3cret"
@@ -546,12 +568,19 @@ u_ {"command": "x", "toolFilters": "s3cret"}
 
 
 @pytest.mark.parametrize("case", BAD_FILES)
-def test_a_bad_file_is_refused_with_all_its_problems(case: Any) -> None:
-    data, patterns = case
+def test_a_bad_file_is_refused_with_all_its_problems(
+    case: Any, tmp_path: Path, monkeypatch: Monkey
+) -> None:
+    """Its absolute path comes first."""
+    content, patterns = case
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / ("c.toml" if content[0] == "[" else "c.json")
+    path.write_text(content.replace(r"\n", "\n"))
     with pytest.raises(workbench.ConfigError) as error:
-        parse(json.loads(data))
-    first, *problems = str(error.value).splitlines()
-    assert first == "the file:" and "s3cret" not in str(problems)
+        find(path.name)
+    told = str(error.value)
+    problems = told.removeprefix(f"{path}:").strip().splitlines()
+    assert told.startswith(f"{path}:") and "s3cret" not in told
     for pattern in patterns:
         assert any(re.match(pattern, each) for each in problems), (pattern, problems)
     assert len(problems) == len(patterns), problems
@@ -649,23 +678,6 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
     assert log.messages == ([place + told] if sign == "?" else [])
 
 
-BAD_CONTENTS: list[tuple[str, bytes, str]] = [  # of a file of this name; what is told
-    ("c.json", b'{"a":\n x}', "cannot be read as JSON.*line 2 column 2"),
-]
-
-
-@pytest.mark.parametrize("name, data, told", BAD_CONTENTS)
-def test_a_file_that_cannot_be_used_is_an_error_that_says_where(
-    name: str, data: bytes, told: str, tmp_path: Path, monkeypatch: Monkey
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(workbench.ConfigError) as error:
-        find(name)
-    assert str(error.value).startswith(str(tmp_path / name))
-    assert re.search(told, str(error.value))
-
-
 def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WORKBENCH_CONFIG", "")
@@ -713,17 +725,13 @@ async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
 
 
 async def test_a_failing_server_costs_only_itself(tmp_path: Path) -> None:
-    folder = tmp_path / "later"
-    told: dict[Any, Any] = {}
-
-    async def on_progress(*progress: Any) -> None:
-        told[progress[:2]] = progress[2]
-
+    ear, folder = Ear(), tmp_path / "later"
     async with connected(a=local(), b=local() | {"cwd": str(folder)}) as client:
         # Once each has settled, an answer waits for nothing.
         with anyio.fail_after(workbench.OPEN_TIMEOUT):
-            first = await open_box(client, progress_callback=on_progress)
-        assert list(told) == [(1, 2), (2, 2)] and set(told.values()) == {"a", "b"}
+            first = await open_box(client, progress_callback=ear.progress)
+        assert [each[:2] for each in ear.heard] == [(1, 2), (2, 2)]
+        assert {each[2] for each in ear.heard} == {"a", "b"}
         assert first["servers_failed"]["b"] in await error_of(client, "b", "echo")
         assert await open_box(client) == first
         folder.mkdir()
@@ -861,6 +869,8 @@ async def test_a_server_starts_once_when_needed(tmp_path: Path) -> None:
 
 
 ALL_NAMES = "read_a Read_b list get[1] 🧰a__b_"
+
+
 FILTERED: list[tuple[dict[str, Any], str]] = [  # with the tools that are left
     ({"toolFilters": ["read_*", "l?st", "get[1]"]}, "read_a list get[1]"),
     ({"toolFilters": ["[!l]*"], "excludeTools": ["read*"]}, "Read_b get[1] 🧰a__b_"),
@@ -1008,6 +1018,7 @@ async def changed(client: Client) -> list[dict[str, Any]]:
 
 @ERAS
 async def test_a_change_is_there_for_the_next_call(eras: str, log: Logs) -> None:
+    """And one that comes during a refresh, for the call after it."""
     ear = Ear()
     a = local(eras=eras, about=ANNOUNCING)
     later = [tool("a", inputSchema={"type": "object", "title": "A"})]
@@ -1017,8 +1028,11 @@ async def test_a_change_is_there_for_the_next_call(eras: str, log: Logs) -> None
         assert not (await use(client, "a", "c")).is_error
         await become(client, *later)
         assert await changed(client) == later
+        during = "send(CHANGED)\nself.tools_list(request)\nself.more_tools = []"
+        await become(client, tool("x"), on={"tools_list": during})
+        assert await changed(client) == [tool("x")] and await changed(client) == []
     received = "Received tools/list_changed notification from server: box/a"
-    assert log.record_tuples.count(("workbench", logging.INFO, received)) == 2
+    assert log.record_tuples.count(("workbench", logging.INFO, received)) == 5
     assert re.search("INFO .*box/a.*3 added.*2 removed.*1 modified", log.text)
     assert ear.heard == []
 
@@ -1041,14 +1055,6 @@ async def test_one_refresh_serves_all_who_wait_for_it(notes: Path) -> None:
         assert not any(called.is_error for called in await asyncio.gather(*calls))
         assert "has no tool" in await error_of(client, "a", "y")
     assert notes.read_text().count("lists") == 1
-
-
-async def test_a_change_during_a_refresh_is_not_lost() -> None:
-    during = "send(CHANGED)\nself.tools_list(request)\nself.more_tools = [tool('y')]"
-    async with connected(a=local(about=ANNOUNCING)) as client:
-        await become(client, tool("x"), on={"tools_list": during})
-        assert await changed(client) == [tool("x")]
-        assert await changed(client) == [tool("y")]
 
 
 async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) -> None:
@@ -1084,23 +1090,19 @@ WRONG_ANSWERS = [  # and what is told
 
 @ERAS
 async def test_a_wrong_answer_is_an_error_of_its_call_alone(eras: str) -> None:
+    """One that addresses the client passes to it, and keeps its data as they are."""
+    error: Any = {"message": "Go, sesame-open", "data": ["sesame-open"]}
     async with connected(a=local(eras=eras) | HAS_SECRET) as client:
         for wrong, told in WRONG_ANSWERS:
             line = f'{{{wrong}, "id": ID, "jsonrpc": "2.0"}}'
             assert re.search(told, await error_of(client, "a", "write", {"line": line}))
-        seen = await answer_of(client, "a", "seen")
-    assert seen["calls"] == len(WRONG_ANSWERS) + 1
-
-
-async def test_an_error_that_addresses_the_client_passes_to_it() -> None:
-    """Without secrets, but for its data, which are the server's own affair."""
-    error: Any = {"message": "Go, sesame-open", "data": ["sesame-open"]}
-    async with connected(a=local() | HAS_SECRET) as client:
         for error["code"] in (-32042, -32021):
-            whole = json.dumps({"error": error, "jsonrpc": "2.0"}).strip("{}")
+            line = f'{{"error": {json.dumps(error)}, "id": ID, "jsonrpc": "2.0"}}'
             with pytest.raises(MCPError) as caught:
-                await use(client, "a", "write", {"line": f'{{"id": ID, {whole}}}'})
+                await use(client, "a", "write", {"line": line})
             assert dumped(caught.value.error) == error | {"message": "Go, ***"}
+        seen = await answer_of(client, "a", "seen")
+    assert seen["calls"] == len(WRONG_ANSWERS) + 3
 
 
 SCHEMA = {"type": "object", "properties": {}}
@@ -1119,31 +1121,6 @@ QUESTIONS: list[tuple[str, dict[str, Any], Any]] = [  # and the client's answers
     ("sampling/createMessage", SAMPLING | {"tools": [tool("t")]}, SAMPLED),
     ("roots/list", {}, ROOTS),
 ]
-
-
-class Ear:
-    """A client's callbacks with `able` in their names; to a question they `answer`."""
-
-    def __init__(self, able: str = "") -> None:
-        self.heard: list[Any] = []
-        self.answer: Any = ACCEPTED
-        with_tools = types.SamplingCapability(tools=types.SamplingToolsCapability())
-        every = {
-            "elicitation_callback": partial(self.ask, types.ElicitResult),
-            "sampling_callback": partial(self.ask, types.CreateMessageResultWithTools),
-            "list_roots_callback": partial(self.ask, types.ListRootsResult),
-            "sampling_capabilities": with_tools,
-        }
-        self.callbacks: dict[str, Any] = {"message_handler": self.listen}
-        self.callbacks |= {name: each for name, each in every.items() if able in name}
-
-    async def ask(self, model: Any, _: object, params: Any = None) -> Any:
-        self.heard.append(dumped(params) if params else {})  # of roots
-        kind = types.ErrorData if "code" in self.answer else model
-        return kind.model_validate(self.answer)
-
-    async def listen(self, message: Any) -> None:
-        self.heard.append(dumped(message))
 
 
 async def test_a_question_reaches_the_client_and_is_answered(notes: Path) -> None:
@@ -1192,12 +1169,21 @@ async def test_a_server_is_offered_what_the_client_declared() -> None:
         assert "input" in told and "not valid" not in told and ear.heard == []
 
 
-async def test_an_older_client_gets_logs_from_the_level_it_sets(log: Logs) -> None:
-    ear = Ear()
+async def test_progress_and_logs_come_in_order_before_the_result(log: Logs) -> None:
+    """Logs from the level on that the client sets; our own log has them all."""
+    ear, meter = Ear(), Ear()
     levels = get_args(types.LoggingLevel)
     told = [{"level": level, "data": [level, "sesame-open"]} for level in levels]
     logs = [{"method": "notifications/message", "params": each} for each in told]
+    done = [{"progress": number, "message": f"{number}"} for number in range(1, 101)]
+    steps = [{"method": "notifications/progress", "params": each} for each in done]
     async with connected(callbacks=ear.callbacks, a=local() | HAS_SECRET) as client:
+        given = {"messages": steps}
+        await use(client, "a", "say", given, progress_callback=meter.progress)
+        assert meter.heard == [
+            (each["progress"], None, each["message"]) for each in done
+        ]
+        ear.heard.clear()
         await use(client, "a", "say", {"messages": logs})
         assert ear.heard == logs
         level = types.SetLevelRequestParams(level=levels[3])
@@ -1205,7 +1191,7 @@ async def test_an_older_client_gets_logs_from_the_level_it_sets(log: Logs) -> No
         await client.session.send_request(request, types.EmptyResult)
         await use(client, "a", "say", {"messages": logs})
     assert ear.heard == logs + logs[3:]
-    assert log.text.count("DEBUG") >= len(ear.heard)  # our own log has them all
+    assert log.text.count("DEBUG") >= len(ear.heard)
 
 
 @ERAS
@@ -1276,20 +1262,6 @@ async def test_cancelled_calls_are_cancelled_downstream(notes: Path) -> None:
         assert len(noted_pids(notes)) == 1
     for number in re.findall("waiting-(.*)", notes.read_text()):
         assert f"cancelled-{number}\n" in notes.read_text()
-
-
-async def test_progress_comes_in_order_before_the_result() -> None:
-    told = [{"progress": number, "message": f"{number}"} for number in range(1, 101)]
-    messages = [{"method": "notifications/progress", "params": each} for each in told]
-    came = []
-
-    async def on_progress(*progress: Any) -> None:
-        came.append({"progress": progress[0], "message": progress[2]})
-
-    async with connected(a=local()) as client:
-        given = {"messages": messages}
-        await use(client, "a", "say", given, progress_callback=on_progress)
-        assert came == told
 
 
 # === Processes ========================================================================
@@ -1436,18 +1408,16 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     assert mask(told, {"args": args, "env": env}) == told
 
 
-SAID = "tok-0123456 key-0123456"
-DIE = f"print('{SAID} Grüße', file=sys.stderr); print('no JSON {SAID}'); sys.exit(3)"
-
-
 def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.setenv("WB_TOKEN", "tok-0123456")
+    said = "tok-0123456 key-0123456"
+    die = f"print('{said} Grüße', file=sys.stderr); print('no {said}'); sys.exit(3)"
     servers: dict[str, Any] = {
-        "early": local(on={"start": DIE}) | {"env": {"A_KEY": "key-0123456"}},
+        "early": local(on={"start": die}) | {"env": {"A_KEY": "key-0123456"}},
         "command": {"command": "/none/${WB_TOKEN}"},
         "cwd": local() | {"cwd": "/none/${WB_TOKEN}"},
-        "call": local(on={"tools_call": DIE}),
-        "refused": local(on={"initialize": f"refuse(request, 7, '{SAID}')"}),
+        "call": local(on={"tools_call": die}),
+        "refused": local(on={"initialize": f"refuse(request, 7, '{said}')"}),
     }
     with Wire(tmp_path, "--verbose", **servers) as wire:
         wire.initialize()
@@ -1456,7 +1426,7 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
         told += [wire.use(server) for server in (*servers, "tok-0123456")]
     told.append((tmp_path / "stderr").read_text("utf-8"))
     assert "[box/early] *** *** Grüße\n" in told[-1]
-    for secret in SAID.split():
+    for secret in said.split():
         assert secret not in "\n".join(told)
 
 
@@ -1491,9 +1461,10 @@ for package in ("None", "sys"):
     line = [*PYTHON, "-c", SCRIPT.format(package), workbench.__file__]
     COMMANDS.append(("", 1, "", HOW, {"args": line}))
 # A client that asks gets an answer; one that does not has five seconds to read stderr.
-ASKED = request_bytes("initialize", HANDSHAKE).decode() + "\n"
+ASKED = {"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": HANDSHAKE}
 WHY = r'.*"id":7,.*-32602,"message":"(/|.:).*bad.json:\\ntoolboxes.box.mcpServers: .*\n'
-COMMANDS.append(("bad.json", 1, WHY, REASON, {"input": ASKED, "stdin": None}))
+ASKING = {"input": json.dumps(ASKED) + "\n", "stdin": None}
+COMMANDS.append(("bad.json", 1, WHY, REASON, ASKING))
 COMMANDS.append(("bad.json", 1, "", REASON, {}))
 # The start tells what is served, what is withheld, what is wrong, and what is awaited.
 FILES["no.json"] = configuration(no={"command": "${NO}", "args": ["${WB_TOKEN}"]})
@@ -1551,6 +1522,7 @@ time.sleep(9999)
 """
 WARNED = "ended" if WINDOWS else "signalled"  # as a server is before it is killed
 SERVERS = {
+    "stubborn": {"start": STUBBORN},
     "initialize": {"initialize": "self.hang()"},
     "call": {"tools_call": "self.hang()"},
     "big": {"tools_call": "self.result(request, text_result('x' * 1_000_000))"},
@@ -1564,10 +1536,9 @@ if WINDOWS:  # where SIGTERM kills
     del ENDINGS["SIGINT and SIGTERM and SIGHUP"]
 
 
-def check_ending(folder: Path, endings: str, calls: list[str], **more: Any) -> None:
+def check_ending(folder: Path, endings: str, calls: list[str]) -> None:
     folder.mkdir()
-    servers = SERVERS | more | {"stubborn": {"start": STUBBORN}}
-    with Wire(folder, io={"stderr": PIPE, "env": ENVIRONMENT}, **servers) as wire:
+    with Wire(folder, io={"stderr": PIPE, "env": ENVIRONMENT}, **SERVERS) as wire:
         wire.initialize()
         # It writes more to stderr than a pipe holds, and no client reads that.
         assert wire.use("stubborn") == "{}"
@@ -1594,20 +1565,36 @@ def test_it_ends_and_leaves_nothing(tmp_path: Path) -> None:
         list(pool.map(check_ending, folders, ENDINGS, ENDINGS.values()))
 
 
-@POSIX  # on Windows, the end of the process ends its servers
+@pytest.mark.skipif(WINDOWS, reason="there, the end of a process ends its servers")
 async def test_a_busy_loop_is_ended_by_force(notes: Path, monkeypatch: Monkey) -> None:
     statuses: Queue[int] = Queue()
     monkeypatch.setattr(workbench, "EXIT_TIMEOUT", 0.1)
     monkeypatch.setattr(os, "_exit", statuses.put)
     async with connected(s=local(notes=notes)) as client:
         await open_box(client)
-        _thread.start_new_thread(workbench._end_by_force, (7,))
+        threading.Thread(target=workbench._end_by_force, args=[7]).start()
         assert statuses.get(timeout=PATIENCE) == 7  # in which the event loop is busy
         [pid] = noted_pids(notes)
         await until(lambda: not is_alive(pid))
 
 
 # === Room: Remote servers =============================================================
+
+OK = text_result("ok")
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+BAD_ENTRIES += cases_of(r"""
+both {"command": "s3cret", "url": "s3cret"}
+  : expected one of .'command', 'url'., found .'command', 'url'.
+headers {"url": "s3cret", "headers": {"A": {"s3cret": 1}, "B": "${NO}"}}
+  .headers.A: expected a string, found an object
+  .headers.B: \${NO} is not set
+""")
+SECRETS += [
+    ({"url": "h://h", "headers": {"A": "Bearer head.er01"}}, "head.er01"),
+    ({"url": "h://h", "headers": {"X-User": "any.value"}}, "any.value"),
+    ({"url": "http://u:pass.word@h/"}, "pass.word"),
+    ({"url": "http://h/?a=b&apiKey=secretive&c=d"}, "secretive"),
+]
 
 
 def response(status: int, body: Any = "", **headers: Any) -> bytes:
@@ -1625,10 +1612,6 @@ def event(data: Any, kind: str = "message") -> bytes:
     if not isinstance(data, str):
         data = json.dumps(dict(data, jsonrpc="2.0"))
     return f"event: {kind}\ndata: {data}\n\n".encode()
-
-
-OK = text_result("ok")
-STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 
 
 class Remote:
@@ -1753,21 +1736,6 @@ async def remote(monkeypatch: Monkey) -> AsyncIterator[Remote]:
     remote.listener.close()
 
 
-BAD_ENTRIES += cases_of(r"""
-both {"command": "s3cret", "url": "s3cret"}
-  : expected one of .'command', 'url'., found .'command', 'url'.
-headers {"url": "s3cret", "headers": {"A": {"s3cret": 1}, "B": "${NO}"}}
-  .headers.A: expected a string, found an object
-  .headers.B: \${NO} is not set
-""")
-SECRETS += [
-    ({"url": "h://h", "headers": {"A": "Bearer head.er01"}}, "head.er01"),
-    ({"url": "h://h", "headers": {"X-User": "any.value"}}, "any.value"),
-    ({"url": "http://u:pass.word@h/"}, "pass.word"),
-    ({"url": "http://h/?a=b&apiKey=secretive&c=d"}, "secretive"),
-]
-
-
 async def test_headers_go_with_each_request_to_their_host(remote: Remote) -> None:
     """So does the login of a URL. Blanks around a value and a URL mean nothing."""
     headers = {"authorization": "Bearer ${WB_NONE:-sesame-open}\r\n", "x": " \t"}
@@ -1849,15 +1817,13 @@ async def test_a_remote_failure_says_why(
         assert told.isprintable() and ("http://127.0.0.1:" in told) == has_host, name
 
 
-AUTHORITY = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out certificate"
-AUTHORITY += " -subj /CN=wb -addext subjectAltName=IP:127.0.0.1"
-
-
 @pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
 async def test_a_company_adds_its_authority(
     remote: Remote, tmp_path: Path, monkeypatch: Monkey
 ) -> None:
-    await anyio.run_process(AUTHORITY.split(), cwd=tmp_path)
+    how = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out certificate"
+    how += " -subj /CN=wb -addext subjectAltName=IP:127.0.0.1"
+    await anyio.run_process(how.split(), cwd=tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tmp_path / "certificate", tmp_path / "key")
     remote.listener.close()
@@ -2003,14 +1969,12 @@ async def test_what_became_another_fails_twice(case: Any, remote: Remote) -> Non
     assert remote.calls.count("ok") == told.count("ok")
 
 
-# What a stream says of `retry`, and after how many seconds it is asked for again.
-RETRIES = {"retry: 0": 0, "retry: 50": 0.05, ": none": 1, "retry: -1": 1}
-
-
 async def test_a_stream_is_heard_and_asked_for_again(
     remote: Remote, log: Logs, monkeypatch: Monkey
 ) -> None:
     """After the last `retry` that any of its events had, or a second."""
+    # What a stream says of `retry`, and after how many seconds it is asked for again.
+    retries = {"retry: 0": 0, "retry: 50": 0.05, ": none": 1, "retry: -1": 1}
     sleep = anyio.sleep
     pauses: list[float] = []
 
@@ -2019,9 +1983,9 @@ async def test_a_stream_is_heard_and_asked_for_again(
         return sleep(min(seconds, 0.02))
 
     monkeypatch.setattr(anyio, "sleep", sleep_less)
-    change = event({"method": "notifications/tools/list_changed"})
-    for retry, pause in RETRIES.items():
-        remote.answers["GET"] = STREAM + f"{retry}\ndata: \n\n".encode() + change
+    for retry, pause in retries.items():
+        again = f"{retry}\ndata: \n\n".encode()
+        remote.answers["GET"] = STREAM + again + event(CHANGED)
         pauses.clear()
         async with connected(a=remote.at()) as client:
             assert text(await use(client, "a", "ok")) == "ok"
@@ -2070,8 +2034,6 @@ async def test_proxies_are_used(case: Any, remote: Remote, monkeypatch: Monkey) 
 
 
 # === Room: Sign-in ====================================================================
-
-import queue
 
 
 class Guarded(Remote):
@@ -2150,17 +2112,14 @@ async def guarded(tmp_path: Path, monkeypatch: Monkey) -> AsyncIterator[Guarded]
     monkeypatch.setenv("ALL_PROXY", SOCKS)
 
     browse: Any = lambda url: httpx2.get(url, follow_redirects=True, trust_env=False)
-    monkeypatch.setattr(webbrowser, "open", browse)
+    monkeypatch.setattr("webbrowser.open", browse)
     guarded = Guarded()
     await guarded.listen()
     yield guarded
     guarded.listener.close()
 
 
-async def log_in(url: str) -> int:
-    return await workbench.log_in(url, workbench.Secrets())
-
-
+log_in = partial(workbench.log_in, secrets=workbench.Secrets())
 BASIC = {"client_secret": "sesame", "token_endpoint_auth_method": "client_secret_basic"}
 
 
@@ -2258,7 +2217,7 @@ async def test_what_a_browser_elsewhere_shows_is_pasted_into_the_terminal(
     guarded: Guarded, monkeypatch: Monkey, capsys: Capture
 ) -> None:
     """What has another state ends nothing. Only a tool's call may be answered 401."""
-    pasted: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    pasted: Queue[bytes] = Queue()
     # It has no end, because that would reach an event loop that is closed by then.
     monkeypatch.setattr(sys, "stdin", Namespace(buffer=iter(pasted.get, None)))
 
@@ -2270,7 +2229,7 @@ async def test_what_a_browser_elsewhere_shows_is_pasted_into_the_terminal(
             pasted.put(f" {callback}?{each} \r\n".encode())
         return True
 
-    monkeypatch.setattr(webbrowser, "open", come_back)
+    monkeypatch.setattr("webbrowser.open", come_back)
     guarded.paths["/mcp"] = response(200, {"id": 1, "result": {}})
     assert await log_in(guarded.at()["url"]) == 0
     told = r"(?m)^http://.*/authorize\?(.*\n)*.*another machine(.*\n)*.*Paste"
@@ -2278,6 +2237,7 @@ async def test_what_a_browser_elsewhere_shows_is_pasted_into_the_terminal(
     assert re.search(told, printed) and "\nSigned in to http://" in printed
 
 
+OPTIONS["its.json --login https://x"] = "do not go together; expected: --login URL\n$"
 SECRET = '{"access_token": "sesame-sesame", "error": "sesame-sesame"}'
 LOGINS = [  # how one fails: the path that answers otherwise, its answer; the reason
     ("/authorize", {"error": "\x1b[1maccess_denied\nat all"}, "access_denied at all"),
@@ -2304,9 +2264,6 @@ async def test_a_sign_in_that_fails_says_why_in_one_sentence(
     last = printed.splitlines()[-1]
     assert re.fullmatch(f"Not signed in to {origin}(/mcp)?: +{why}", last)
     assert "sesame" not in printed and "\x1b" not in printed
-
-
-OPTIONS["its.json --login https://x"] = "do not go together; expected: --login URL\n$"
 
 
 async def test_a_login_in_the_entry_is_used_instead(
@@ -2362,8 +2319,10 @@ ARGUMENTS: list[tuple[Any, str]] = [  # the schema of an argument, and how it is
 DESCRIPTIONS = {"plain": "plain", "two\n lines": "two lines", "x" * 60: "x" * 60}
 
 
-async def test_a_brief_answer_has_each_tool_in_one_line() -> None:
+async def test_a_brief_answer_has_each_tool_in_one_line(monkeypatch: Monkey) -> None:
     """Its note explains the signs, and a tool that is named in full comes whole."""
+    monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
+    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
     tools = []
     for number, (argument, _) in enumerate(ARGUMENTS):
         schema: Any = {"type": "object", "required": ["y"], "properties": {}}
@@ -2372,7 +2331,10 @@ async def test_a_brief_answer_has_each_tool_in_one_line() -> None:
         tools.append(tool(f"t{number}", inputSchema=schema, description="What it does"))
     for number, description in enumerate([*DESCRIPTIONS, "too long " * 9]):
         tools.append(tool(f"d{number}", description=description))
-    async with connected(a=local(tools=tools), b=local(tools=[tool("z")])) as client:
+    its = {"b": local(tools=[tool("z")]), "silent": local(on={"start": "self.hang()"})}
+    async with connected(a=local(tools=tools), **its) as client:
+        await use(client, "a", "t0")
+        await use(client, "b", "z")
         answer = await open_briefly(client)
         part = await open_briefly(client, "box__a__t1", "b__*", "box__a__t?")
         [whole] = (await open_box(client, ["box__a__t1"]))["tools"]
@@ -2387,18 +2349,16 @@ async def test_a_brief_answer_has_each_tool_in_one_line() -> None:
     assert part["tools"][-1] == "box__b__z(): Tool from box/b"
     for note in (answer["note"], part["note"]):
         assert re.search(r"`\?` opt.*`\[\]`.*`{}`.*`…`.* full name in `tools`", note)
+    how = 'Get its tools later, with ["silent__*"] in `tools` and `brief`. '
+    assert answer["note"].startswith(f"Still starting: silent. {how}")
     assert re.search("`brief`.*begin with it", str(opening.description), re.DOTALL)
 
 
 ORDINARY = "[tool(f't{n}', description='d' * 70, inputSchema={'type': 'object', "
 ORDINARY += "'required': ['path'], 'properties': {'path': {}, 'limit': {}}})"
 # Numbers of tools, and how the first is listed: as they do not fit, less is shown.
-LEVELS = {
-    50: "(path, limit?): " + "d" * 60 + "…",
-    150: "(path, limit?)",
-    300: "(path, …)",
-    600: "",
-}
+LEVELS = {50: f"(path, limit?): {'d' * 60}…", 150: "(path, limit?)", 300: "(path, …)"}
+LEVELS[600] = ""
 
 
 async def test_a_long_brief_answer_has_no_descriptions_then_fewer_arguments() -> None:
@@ -2455,21 +2415,14 @@ async def test_long_texts_leave_room_for_the_tools(monkeypatch: Monkey) -> None:
     assert all("inputSchema" in each for each in whole["tools"])
 
 
-async def test_a_brief_note_asks_as_briefly(monkeypatch: Monkey) -> None:
-    monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
-    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
-    silent = local(on={"start": "self.hang()"})
-    async with connected(a=local(), silent=silent) as client:
-        await use(client, "a", "echo")
-        note = (await open_briefly(client))["note"]
-        how = 'Get its tools later, with ["silent__*"] in `tools` and `brief`. '
-        assert note.startswith(f"Still starting: silent. {how}")
-
-
 # === Room: Other clients' files =======================================================
 
 
 BAD_FILES += cases_of(r"""
+{// "\n/*\n\n*/"a": [1,],\n "b" 1}
+  cannot be read as JSON.*line 5 column 6
+[a]\n# x\n{
+  cannot be read as .*TOML if its name.*line 3, column 1
 {"projects": 7, "theme": "dark"}
   configuration: expected .*toolboxes.*mcp_servers.*, found .'projects', 'theme'.
 {"mcp": {"excluded": "s3cret"}, "mcpServers": "s3cret"}
@@ -2615,35 +2568,20 @@ def test_a_file_is_served_as_its_client_means_it(
         assert re.match(pattern, warning) and "ECRET" not in warning
 
 
-def test_one_bad_entry_of_a_client_costs_only_itself(log: Logs) -> None:
-    """Its place names table and server as the file does."""
+def test_one_bad_entry_costs_no_other(monkeypatch: Monkey, log: Logs) -> None:
+    """Its place names table and server as the file does. The workbench is left out."""
+    monkeypatch.chdir(ROOT)
+    itself = {"command": "uv", "args": ["run", ".github/../workbench.py"]}
+    toolbox = {"command": workbench.__file__, "args": ["--toolbox"]}
     unset = {"command": ["x", "${NO}"], "description": "${NO}"}
-    entries = {"_": 7, "good": {"command": "x"}, "a__b": {"command": "x"}}
+    entries = {"_": 7, "good": toolbox, "us": itself, "a__b": {"command": "x"}}
     config = parse({"mcp": entries | {"text": "s3cret", "un": unset}})
+    assert log.messages == ["mcp.us: left out, because it starts this workbench"]
     assert list(config.toolboxes) == ["good", "a__b", "text", "un"]
     for name, box in config.toolboxes.items():
         [server] = box.servers.values()
         assert server.problem.startswith(f"mcp.{name}") == (name != "good")
         assert "s3cret" not in server.problem
-
-
-def test_the_workbench_does_not_start_itself(monkeypatch: Monkey, log: Logs) -> None:
-    monkeypatch.chdir(ROOT)
-    itself = {"command": "uv", "args": ["run", ".github/../workbench.py"]}
-    toolbox = {"command": workbench.__file__, "args": ["--toolbox"]}
-    config = parse({"mcpServers": {"a": itself, "tools": toolbox}})
-    assert list(config.toolboxes) == ["tools"]
-    assert log.messages == ["mcpServers.a: left out, because it starts this workbench"]
-
-
-BAD_CONTENTS += [
-    ("c.toml", b"[a]\n# x\n{", "TOML if its name.*line 3, column 1"),
-    (
-        "c.json",
-        b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}',
-        "cannot be read as JSON.*line 5 column 6",
-    ),
-]
 
 
 # === Room: Reports ====================================================================
@@ -2653,6 +2591,15 @@ CALL = 'its.json --call box__s__result {"content":[{"type":"text","text":'
 CALL += '"Gr\\u00f6\\u00df"},{"type":"text","text":"en"}]}'
 COMMANDS.append((CALL, 0, "Größ\nen\n", "größe", {}))  # in UTF-8, whatever is usual
 COMMANDS.append((f"--read-only {CALL}", 1, "", "left out by --read-only", {}))
+CALL = 'its.json --call box__s__result {"content":[{"type":"image","data":"aGk=",'
+CALL += '"mimeType":"image/png"}]}'
+COMMANDS.append((CALL, 0, r'(?s){\n.*"data": "aGk=",.*}\n', "", {}))
+CALL = "its.json --call box__s__"
+COMMANDS.append((CALL + 'echo {"a": "b c"}', 0, '{"a": "b c"}\n', "", {}))
+WHAT = 'arguments: expected a JSON object such as {"text": "hi"}'
+COMMANDS.append((CALL + "x [1]", 1, "", WHAT, {}))
+COMMANDS.append((CALL + "none", 1, "", r"no tool 'none', nearest: \['box__s__", {}))
+COMMANDS.append(("its.json --call box__x", 1, "", f"{NEAR}box__s__x.", {}))
 OPTIONS["--check --call x"] = r"do not go together; expected: .*\[CONFIG\] --c"
 OPTIONS["--version --check"] = "^mcp-workbench 0.10.0\n$"
 
@@ -2740,32 +2687,15 @@ async def test_check_tells_what_a_context_holds(capsys: Capture) -> None:
     assert "No server is configured" in capsys.readouterr().out
 
 
-MIXED = json.dumps({"content": BLOCKS})
-CALLS: list[tuple[list[str], str]] = [  # what is called, and what is wrong
-    (["s__x"], "Use {toolbox}__{server}__{tool}, such as s__s__x."),
-    (["s__s__x", "[1]"], 'arguments: expected a JSON object such as {"text": "hi"}'),
-    (["s__s__none"], "'s/s' has no tool 'none', nearest: ['s__s__"),
-]
-
-
-async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
-    config = parse({"mcpServers": {"s": local()}})
-
-    async def call(*words: str) -> int:
-        return await workbench.call_once(config, *words)
-
-    for words, why in CALLS:
-        assert await call(*words) == 1
-        assert why in capsys.readouterr().err, words
-    assert await call("s__s__result", MIXED) == 0
-    assert json.loads(capsys.readouterr().out)["content"][0] == BLOCKS[0]
-    assert await call("s__s__echo", '{"a":', '"b c"}') == 0
-    assert capsys.readouterr().out == '{"a": "b c"}\n'
-
-
 # === Room: Built-in toolbox ===========================================================
 
-from mcp.client.sse import sse_client
+OPTIONS |= {
+    "its.json --toolbox": r"do not go together; expected: --toolbox\n$",
+    "--http 8000": r"do not go together; expected: --toolbox --http .*\n$",
+    "--toolbox --http 8000 --read-only": "do not go together; ",
+    "--toolbox --http x": "argument --http: invalid host_and_port value: 'x'\n$",
+    "--toolbox --http 0": "argument --http: invalid host_and_port value: '0'\n$",
+}
 
 
 @pytest.mark.skipif(not zoneinfo.available_timezones(), reason="pip install tzdata")
@@ -2802,37 +2732,32 @@ async def test_the_toolbox_has_two_tools(monkeypatch: Monkey) -> None:
     assert not time.input_schema.get("required")
 
 
-async def use_each_transport(url: str) -> None:
-    for mode, server in (("legacy", url), ("auto", url), ("legacy", sse_client(url))):
-        async with Client(server, mode=mode) as client:
-            assert (client.protocol_version == MODERN) == (mode == "auto")
-            result = await client.call_tool("echo", {"text": "session_id="})
-            assert text(result) == "session_id="
-
-
 def test_one_url_serves_every_client_until_a_signal() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]  # a free one
     line = [*PYTHON, workbench.__file__, "--toolbox", "--http", f"0.0.0.0:{port}"]
     headers = {"Content-Type": "application/json", "Connection": "close"}
     url = f"http://127.0.0.1:{port}/mcp"
-    client = httpx2.Client(headers=headers, timeout=10)
-
-    def is_ready() -> bool:
-        with suppress(httpx2.ConnectError):
-            return client.put(url).status_code == 405
-        return False
+    # The first request waits until the server has started.
+    transport = httpx2.HTTPTransport(retries=6)
+    client = httpx2.Client(transport=transport, headers=headers, timeout=10)
 
     def status(query: str) -> int:
         done = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}'
         return client.post(f"{url}/messages{query}", content=done).status_code
 
+    async def use_each_transport() -> None:
+        for mode, at in ("legacy", url), ("auto", url), ("legacy", sse_client(url)):
+            async with Client(at, mode=mode) as its:
+                assert (its.protocol_version == MODERN) == (mode == "auto")
+                result = await its.call_tool("echo", {"text": "session_id="})
+                assert text(result) == "session_id="
+
     with client, subprocess.Popen(line, stderr=PIPE, text=True) as server:
         try:
-            anyio.run(until, is_ready, 20)
-            anyio.run(use_each_transport, url)
             for query in ("", "?", "?sessionId=x", f"?sessionId={'0' * 32}"):
                 assert status(query) == 400, query
+            anyio.run(use_each_transport)
             with client.stream("GET", url) as stream:
                 lines = stream.iter_lines()
                 assert next(lines) == "event: endpoint"
@@ -2846,18 +2771,16 @@ def test_one_url_serves_every_client_until_a_signal() -> None:
     assert re.search("WARNING .*authentication", log)
 
 
-EVIL = "127.0.0.1.evil.example"
-HOSTS = [  # what it is bound to; Host and Origin; the status
-    ("127.0.0.1", "127.0.0.1:80", "http://127.0.0.1:80", 400),  # no such session
-    ("127.0.0.1", EVIL, "", 403),
-    ("127.0.0.1", "127.0.0.1:80", f"http://{EVIL}", 403),
-    ("0.0.0.0", "a.example", "", 400),
-    ("0.0.0.0", "a.example", "http://a.example", 403),
-]
-
-
 async def test_a_page_that_found_us_is_refused_on_every_route() -> None:
-    for bound_to, host, origin, status in HOSTS:
+    evil = "127.0.0.1.evil.example"
+    hosts = [  # what it is bound to; Host and Origin; the status
+        ("127.0.0.1", "127.0.0.1:80", "http://127.0.0.1:80", 400),  # no such session
+        ("127.0.0.1", evil, "", 403),
+        ("127.0.0.1", "127.0.0.1:80", f"http://{evil}", 403),
+        ("0.0.0.0", "a.example", "", 400),
+        ("0.0.0.0", "a.example", "http://a.example", 403),
+    ]
+    for bound_to, host, origin, status in hosts:
         headers = {"Host": host} | ({"Origin": origin} if origin else {})
         app = httpx2.ASGITransport(workbench.toolbox_app(bound_to))
         # An answer to a GET that is not refused would never end.
@@ -2868,15 +2791,6 @@ async def test_a_page_that_found_us_is_refused_on_every_route() -> None:
                     for method in ("GET", "POST", "DELETE"):
                         answers.append(await client.request(method, "http://x/mcp"))
         assert {answer.status_code for answer in answers} == {status}, headers
-
-
-OPTIONS |= {
-    "its.json --toolbox": r"do not go together; expected: --toolbox\n$",
-    "--http 8000": r"do not go together; expected: --toolbox --http .*\n$",
-    "--toolbox --http 8000 --read-only": "do not go together; ",
-    "--toolbox --http x": "argument --http: invalid host_and_port value: 'x'\n$",
-    "--toolbox --http 0": "argument --http: invalid host_and_port value: '0'\n$",
-}
 
 
 # === Room: uv =========================================================================
@@ -2932,7 +2846,7 @@ with tests.Wire(folder, stubborn={"start": tests.STUBBORN}) as wire:
 """
 
 
-@ON_WINDOWS
+@pytest.mark.skipif(not WINDOWS, reason="only Windows has this")
 def test_ctrl_c_ends_it_and_it_ends_its_servers(tmp_path: Path, notes: Path) -> None:
     """They have not had it themselves: they were asked to end, then killed."""
     line = [*PYTHON, "-c", CTRL_C, str(ROOT), str(tmp_path)]
@@ -3004,7 +2918,7 @@ async def test_check_prints_as_shown(capsys: Capture, monkeypatch: Monkey) -> No
 
 async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
-    async with connected(config=find(None)) as client:
+    async with Client(workbench.create_server(find(None))) as client:
         assert re.search("demo.*argument.*WORKBENCH_CONFIG", str(client.instructions))
         for shown in fenced("text")[0].split("> ")[1:]:
             call, expected = shown.splitlines()
