@@ -565,6 +565,27 @@ u_ {"command": "x", "toolFilters": "s3cret"}
   : expected a name, without '__', not ending in '_'
   .toolFilters: expected a list, found a string
 """)
+VARIABLES = {"A": "x", "A_1": "y", "_B": "z", "EMPTY": "", "a_b": "small"}
+VARIABLES["RAW"] = r"${A} $A \1 }"
+# A text, and what it becomes; or a problem of the entry; or a warning. Any other stays.
+EXPANSIONS = r"""
+<${A}${A_1}-${_B}> = <xy-z>
+${A:-d} <${NO:-}> ${NO:-d} = x <> d
+<${EMPTY}${EMPTY:-d}> = <>
+${RAW} = ${A} $A \1 }
+${NO:-${A}} = ${A}
+${env:A} ${env:NO:-d} ${env:a_b} = x d small
+$ $} $${A} ${A${A} = $ $} $x ${Ax
+${} ${1} ${A%/} ${A-d} ${:-d} ${Ä} $a no$A .
+${a} : args[0]: ${a… is no variable here: write the value, or ${NAME} in capitals
+${A:=d} : args[0]: ${A… is
+${A} ${A : args[0]: ${A… is
+${input:key} : args[0]: ${input… is
+${ENV:A} : args[0]: ${ENV… is
+${env:} : args[0]: ${env… is
+$MY_KEY ? args[0]: write ${NAME} if its end is a variable
+--key=$MY_KEY ? args[0]: write ${NAME} if its end is a variable
+""".strip().splitlines()
 
 
 @pytest.mark.parametrize("case", BAD_FILES)
@@ -639,29 +660,6 @@ def test_unknown_keys_are_told_in_one_line_and_comments_are_not(log: Logs) -> No
     assert box == "toolboxes.box: unknown keys ['oops'], ignored"
 
 
-VARIABLES = {"A": "x", "A_1": "y", "_B": "z", "EMPTY": "", "a_b": "small"}
-VARIABLES["RAW"] = r"${A} $A \1 }"
-# A text, and what it becomes; or a problem of the entry; or a warning. Any other stays.
-EXPANSIONS = r"""
-<${A}${A_1}-${_B}> = <xy-z>
-${A:-d} <${NO:-}> ${NO:-d} = x <> d
-<${EMPTY}${EMPTY:-d}> = <>
-${RAW} = ${A} $A \1 }
-${NO:-${A}} = ${A}
-${env:A} ${env:NO:-d} ${env:a_b} = x d small
-$ $} $${A} ${A${A} = $ $} $x ${Ax
-${} ${1} ${A%/} ${A-d} ${:-d} ${Ä} $a no$A .
-${a} : args[0]: ${a… is no variable here: write the value, or ${NAME} in capitals
-${A:=d} : args[0]: ${A… is
-${A} ${A : args[0]: ${A… is
-${input:key} : args[0]: ${input… is
-${ENV:A} : args[0]: ${ENV… is
-${env:} : args[0]: ${env… is
-$MY_KEY ? args[0]: write ${NAME} if its end is a variable
---key=$MY_KEY ? args[0]: write ${NAME} if its end is a variable
-""".strip().splitlines()
-
-
 @pytest.mark.parametrize("case", EXPANSIONS)
 def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> None:
     """A warning does not show the text, which may be a password."""
@@ -701,6 +699,22 @@ EVERY_FIELD = tool("read", description=" Liest\nä ", inputSchema=INPUT, title="
 EVERY_FIELD |= {"annotations": {"title": "A", "readOnlyHint": True}, "more": None}
 EVERY_FIELD |= {"outputSchema": {"type": "object"}, "_meta": {"own": None}}
 EVERY_FIELD |= {"icons": [{"src": "data:,"}], "execution": {"taskSupport": "optional"}}
+PARTS = [  # of a toolbox, with its tools, and the note
+    ("a__*", "a__echo a__other", "2 of 2 tools of a match."),
+    (["box__a__echo", "a__ec*"], "a__echo", "1 of 2 tools of a match."),
+    ('["*x__a__*er"]', "a__other", "1 of 2 tools of a match."),
+    (["re*]", "z"], "b__re[1]", "1 of 4 tools of a, b, c match. No tool matches 'z'."),
+    ("a__ECHO", "", "0 of 2 tools of a match. No tool matches 'a__ECHO'."),
+    ("box__b__o__ther", "b__o__ther", "1 of 2 tools of b match."),
+]
+ALL_NAMES = "read_a Read_b list get[1] 🧰a__b_"
+FILTERED: list[tuple[dict[str, Any], str]] = [  # with the tools that are left
+    ({"toolFilters": ["read_*", "l?st", "get[1]"]}, "read_a list get[1]"),
+    ({"toolFilters": ["[!l]*"], "excludeTools": ["read*"]}, "Read_b get[1] 🧰a__b_"),
+    ({"toolFilters": []}, ""),
+    ({"toolFilters": "*", "excludeTools": ["?ea*", "l*"]}, "get[1] 🧰a__b_"),
+    ({"toolFilters": ["lost", "*"], "excludeTools": ["delte_*"]}, ALL_NAMES),
+]
 
 
 async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
@@ -809,16 +823,6 @@ async def test_a_tool_list_is_read_to_its_end(log: Logs) -> None:
     assert found == ["Ben", "7", "Cid", "Eve"]
 
 
-PARTS = [  # of a toolbox, with its tools, and the note
-    ("a__*", "a__echo a__other", "2 of 2 tools of a match."),
-    (["box__a__echo", "a__ec*"], "a__echo", "1 of 2 tools of a match."),
-    ('["*x__a__*er"]', "a__other", "1 of 2 tools of a match."),
-    (["re*]", "z"], "b__re[1]", "1 of 4 tools of a, b, c match. No tool matches 'z'."),
-    ("a__ECHO", "", "0 of 2 tools of a match. No tool matches 'a__ECHO'."),
-    ("box__b__o__ther", "b__o__ther", "1 of 2 tools of b match."),
-]
-
-
 async def test_a_part_has_the_matching_tools_and_a_note_that_counts_them() -> None:
     """A server introduces itself only with all of its tools."""
     a = local(tools=[tool("echo"), tool("other")], about={"instructions": "x" * 2_001})
@@ -868,18 +872,6 @@ async def test_a_server_starts_once_when_needed(tmp_path: Path) -> None:
     assert len(noted_pids(notes)) == 2 and len(noted_pids(others)) == 1
 
 
-ALL_NAMES = "read_a Read_b list get[1] 🧰a__b_"
-
-
-FILTERED: list[tuple[dict[str, Any], str]] = [  # with the tools that are left
-    ({"toolFilters": ["read_*", "l?st", "get[1]"]}, "read_a list get[1]"),
-    ({"toolFilters": ["[!l]*"], "excludeTools": ["read*"]}, "Read_b get[1] 🧰a__b_"),
-    ({"toolFilters": []}, ""),
-    ({"toolFilters": "*", "excludeTools": ["?ea*", "l*"]}, "get[1] 🧰a__b_"),
-    ({"toolFilters": ["lost", "*"], "excludeTools": ["delte_*"]}, ALL_NAMES),
-]
-
-
 async def test_a_filtered_tool_can_be_neither_seen_nor_called(log: Logs) -> None:
     """It is told as that, and so is a pattern that filters nothing."""
     its = local(tools=[tool(name) for name in ALL_NAMES.split()])
@@ -910,6 +902,22 @@ web (1 server)
 main (2 servers)
   Description: Files, and ünïcode
   Servers: b, a"""
+NOT_FOUND = "Toolbox 'no' not found. Available toolboxes: box, mine"
+NEAR = "Use {toolbox}__{server}__{tool}, such as "
+WHOLE = {"tool_name": "box__b__echo"}
+BAD_CALLS: list[tuple[str, Any, str]] = [  # of a tool with arguments, and what is told
+    ("open_toolbox", {"toolbox_name": "no"}, NOT_FOUND),
+    ("open_toolbox", None, "^toolbox_name is not valid: Missing"),
+    ("open_toolbox", BOX | {"tools": ["a", 1]}, "^tools.1 is not valid: "),
+    ("use_tool", {"tool_name": 7}, "^tool_name is not valid: "),
+    ("use_tool", WHOLE | {"arguments": [1]}, "^arguments: expected a JSON object"),
+    ("use_tool", WHOLE | {"arguments": "{a:"}, "^arguments: expected a JSON object"),
+    ("use_tool", {"tool_name": "box__echo"}, f"{NEAR}box__a__echo or box__b__echo"),
+    ("use_tool", {"tool_name": "mine__echo"}, f"{NEAR}mine__mine__echo"),
+    ("use_tool", {"tool_name": "box__b__ecoh"}, "'ecoh', nearest: .'box__b__echo'"),
+    ("use_tool", {"tool_name": "no__b__x"}, f"in toolbox 'no': {NOT_FOUND}"),
+    ("use_tool", BOX | {"tool_name": "mine__mine__echo"}, "of toolbox 'box' matches"),
+]
 
 
 @MODES
@@ -950,24 +958,6 @@ async def test_the_two_tools_say_what_they_are_in_260_tokens() -> None:
     assert len(workbench.compact(sent)) <= 260 * 3.84
 
 
-NOT_FOUND = "Toolbox 'no' not found. Available toolboxes: box, mine"
-NEAR = "Use {toolbox}__{server}__{tool}, such as "
-WHOLE = {"tool_name": "box__b__echo"}
-BAD_CALLS: list[tuple[str, Any, str]] = [  # of a tool with arguments, and what is told
-    ("open_toolbox", {"toolbox_name": "no"}, NOT_FOUND),
-    ("open_toolbox", None, "^toolbox_name is not valid: Missing"),
-    ("open_toolbox", BOX | {"tools": ["a", 1]}, "^tools.1 is not valid: "),
-    ("use_tool", {"tool_name": 7}, "^tool_name is not valid: "),
-    ("use_tool", WHOLE | {"arguments": [1]}, "^arguments: expected a JSON object"),
-    ("use_tool", WHOLE | {"arguments": "{a:"}, "^arguments: expected a JSON object"),
-    ("use_tool", {"tool_name": "box__echo"}, f"{NEAR}box__a__echo or box__b__echo"),
-    ("use_tool", {"tool_name": "mine__echo"}, f"{NEAR}mine__mine__echo"),
-    ("use_tool", {"tool_name": "box__b__ecoh"}, "'ecoh', nearest: .'box__b__echo'"),
-    ("use_tool", {"tool_name": "no__b__x"}, f"in toolbox 'no': {NOT_FOUND}"),
-    ("use_tool", BOX | {"tool_name": "mine__mine__echo"}, "of toolbox 'box' matches"),
-]
-
-
 async def test_a_bad_call_is_an_error_that_helps() -> None:
     data = configuration(a=local(), b=local())
     data["toolboxes"]["mine"] = {"description": "", "mcpServers": {"mine": local()}}
@@ -1004,6 +994,53 @@ async def test_nothing_is_executed_without_its_arguments(notes: Path) -> None:
 # === Connections ======================================================================
 
 HAS_SECRET = {"env": {"KEY": "sesame-open"}}
+NOT_VALID = ".*not valid.*may have taken effect, and was not repeated$"
+WRONG_ANSWERS = [  # and what is told
+    ('"error": {"code": -32602, "message": "Go, sesame-open"}', r"-32602.*Go, \*\*\*"),
+    ('"error": {"code": -32000, "message": "Go, sesame-open"}', r"-32000.*Go, \*\*\*"),
+    ('"error": {"message": "x"}', NOT_VALID),
+    ('"method": null, "result": null', NOT_VALID),
+    ('"result": {"content": [{"type": "audio", "data": ""}]}', f"content{NOT_VALID}"),
+    ('"result": {"resultType": "complete", "content": 7}', f"content{NOT_VALID}"),
+]
+SCHEMA = {"type": "object", "properties": {}}
+FORM = {"mode": "form", "message": "Who?", "requestedSchema": SCHEMA}
+SIGN_IN = {"mode": "url", "message": "Go", "url": "https://a.b?c", "elicitationId": "e"}
+ELICIT = {"method": "elicitation/create", "params": FORM}
+ACCEPTED = {"action": "accept", "content": {"name": "Ada"}}
+PARIS = {"type": "text", "text": "Paris"}
+SAMPLING: Any = {"messages": [{"role": "user", "content": PARIS}], "maxTokens": 9}
+SAMPLED = {"role": "assistant", "model": "m", "content": PARIS, "stopReason": "end"}
+ROOTS = {"roots": [{"uri": "file:///a", "name": "A"}, {"uri": "file:///b"}]}
+QUESTIONS: list[tuple[str, dict[str, Any], Any]] = [  # and the client's answers
+    ("elicitation/create", FORM, ACCEPTED),
+    ("elicitation/create", FORM, {"code": -7, "message": "Asleep", "data": {"why": 1}}),
+    ("elicitation/create", SIGN_IN, {"action": "decline"}),
+    ("sampling/createMessage", SAMPLING | {"tools": [tool("t")]}, SAMPLED),
+    ("roots/list", {}, ROOTS),
+]
+TEXT_FILE = {"uri": "file:///t", "mimeType": "text/plain"}
+BLOCKS: list[dict[str, Any]] = [
+    {"type": "text", "text": "Größe 😀 \u2028 \x00 漢字"},
+    {"type": "text", "text": "", "annotations": {"priority": 0.5}, "_meta": {"x": [0]}},
+    {"type": "image", "data": "aGk=", "mimeType": "image/png"},
+    {"type": "resource", "resource": TEXT_FILE | {"text": "é", "_meta": {"x": 1}}},
+    {"type": "resource", "resource": TEXT_FILE | {"blob": "aGk="}},
+    TEXT_FILE | {"type": "resource_link", "name": "t", "title": "T", "size": 5},
+]
+RESULTS: list[dict[str, Any]] = [
+    {"content": BLOCKS},
+    text_result("ä😀x" * 50_000),
+    text_result("not its schema", structuredContent={"n": "x", "deep": [{"x": None}]}),
+    text_result("wrong", isError=True, _meta={"example.com/x": {"id": None}}),
+    text_result("sesame-open"),  # a secret, which is the server's own affair
+    {"structuredContent": {"n": "x"}},  # TypeScript clients take this and the next
+    {},
+]
+# Neither these, nor bytes that are no UTF-8, keep the answer behind them away.
+NO_ANSWERS = '\xff\xfe\n\n \r\nlistening\n[]\n7\n{}\n{"id": 1, "method": 7}\n'
+NO_ANSWERS += '{"level": 40, "id": ID, "error": "cache miss"}\n'
+NO_ANSWERS += '{"jsonrpc": "2.0", "id": 987654321, "result": {}}\n'
 
 
 async def become(client: Client, *tools: dict[str, Any], **more: Any) -> None:
@@ -1077,17 +1114,6 @@ async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) 
     assert f"{warning} capability: box/a" in log.messages
 
 
-NOT_VALID = ".*not valid.*may have taken effect, and was not repeated$"
-WRONG_ANSWERS = [  # and what is told
-    ('"error": {"code": -32602, "message": "Go, sesame-open"}', r"-32602.*Go, \*\*\*"),
-    ('"error": {"code": -32000, "message": "Go, sesame-open"}', r"-32000.*Go, \*\*\*"),
-    ('"error": {"message": "x"}', NOT_VALID),
-    ('"method": null, "result": null', NOT_VALID),
-    ('"result": {"content": [{"type": "audio", "data": ""}]}', f"content{NOT_VALID}"),
-    ('"result": {"resultType": "complete", "content": 7}', f"content{NOT_VALID}"),
-]
-
-
 @ERAS
 async def test_a_wrong_answer_is_an_error_of_its_call_alone(eras: str) -> None:
     """One that addresses the client passes to it, and keeps its data as they are."""
@@ -1103,24 +1129,6 @@ async def test_a_wrong_answer_is_an_error_of_its_call_alone(eras: str) -> None:
             assert dumped(caught.value.error) == error | {"message": "Go, ***"}
         seen = await answer_of(client, "a", "seen")
     assert seen["calls"] == len(WRONG_ANSWERS) + 3
-
-
-SCHEMA = {"type": "object", "properties": {}}
-FORM = {"mode": "form", "message": "Who?", "requestedSchema": SCHEMA}
-SIGN_IN = {"mode": "url", "message": "Go", "url": "https://a.b?c", "elicitationId": "e"}
-ELICIT = {"method": "elicitation/create", "params": FORM}
-ACCEPTED = {"action": "accept", "content": {"name": "Ada"}}
-PARIS = {"type": "text", "text": "Paris"}
-SAMPLING: Any = {"messages": [{"role": "user", "content": PARIS}], "maxTokens": 9}
-SAMPLED = {"role": "assistant", "model": "m", "content": PARIS, "stopReason": "end"}
-ROOTS = {"roots": [{"uri": "file:///a", "name": "A"}, {"uri": "file:///b"}]}
-QUESTIONS: list[tuple[str, dict[str, Any], Any]] = [  # and the client's answers
-    ("elicitation/create", FORM, ACCEPTED),
-    ("elicitation/create", FORM, {"code": -7, "message": "Asleep", "data": {"why": 1}}),
-    ("elicitation/create", SIGN_IN, {"action": "decline"}),
-    ("sampling/createMessage", SAMPLING | {"tools": [tool("t")]}, SAMPLED),
-    ("roots/list", {}, ROOTS),
-]
 
 
 async def test_a_question_reaches_the_client_and_is_answered(notes: Path) -> None:
@@ -1209,30 +1217,6 @@ async def test_meta_goes_down_except_what_is_of_one_hop(eras: str) -> None:
     assert passed_on == own
 
 
-TEXT_FILE = {"uri": "file:///t", "mimeType": "text/plain"}
-BLOCKS: list[dict[str, Any]] = [
-    {"type": "text", "text": "Größe 😀 \u2028 \x00 漢字"},
-    {"type": "text", "text": "", "annotations": {"priority": 0.5}, "_meta": {"x": [0]}},
-    {"type": "image", "data": "aGk=", "mimeType": "image/png"},
-    {"type": "resource", "resource": TEXT_FILE | {"text": "é", "_meta": {"x": 1}}},
-    {"type": "resource", "resource": TEXT_FILE | {"blob": "aGk="}},
-    TEXT_FILE | {"type": "resource_link", "name": "t", "title": "T", "size": 5},
-]
-RESULTS: list[dict[str, Any]] = [
-    {"content": BLOCKS},
-    text_result("ä😀x" * 50_000),
-    text_result("not its schema", structuredContent={"n": "x", "deep": [{"x": None}]}),
-    text_result("wrong", isError=True, _meta={"example.com/x": {"id": None}}),
-    text_result("sesame-open"),  # a secret, which is the server's own affair
-    {"structuredContent": {"n": "x"}},  # TypeScript clients take this and the next
-    {},
-]
-# Neither these, nor bytes that are no UTF-8, keep the answer behind them away.
-NO_ANSWERS = '\xff\xfe\n\n \r\nlistening\n[]\n7\n{}\n{"id": 1, "method": 7}\n'
-NO_ANSWERS += '{"level": 40, "id": ID, "error": "cache miss"}\n'
-NO_ANSWERS += '{"jsonrpc": "2.0", "id": 987654321, "result": {}}\n'
-
-
 @MODES
 @ERAS
 async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> None:
@@ -1265,6 +1249,9 @@ async def test_cancelled_calls_are_cancelled_downstream(notes: Path) -> None:
 
 
 # === Processes ========================================================================
+
+SHOWING = "answer(request, json_result([sys.argv[2:], dict(os.environ)]))"
+SHOW = local(on={"tools_call": SHOWING})
 
 
 async def test_a_death_costs_only_the_calls_in_flight(notes: Path, log: Logs) -> None:
@@ -1314,10 +1301,6 @@ async def test_a_mute_server_is_sent_nothing(notes: Path, monkeypatch: Monkey) -
     assert re.fullmatch(r"(\d+\ndeaf\ngone\n){2}", notes.read_text())
 
 
-SHOWING = "answer(request, json_result([sys.argv[2:], dict(os.environ)]))"
-SHOW = local(on={"tools_call": SHOWING})
-
-
 async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) -> None:
     """And a secret one that an entry names, only those whose entries name it."""
     for name in ("WORD", "GONE", "TOKEN", "OTHER_TOKEN"):
@@ -1353,29 +1336,12 @@ async def test_a_message_has_at_most_32_mib(monkeypatch: Monkey) -> None:
 
 # === Secrets ==========================================================================
 
-
-def mask(text: str, entry: dict[str, Any]) -> str:
-    """The text as a workbench with this entry logs it."""
-    kind = {} if "url" in entry else {"command": "x"}
-    return parse(configuration(s=kind | entry)).secrets.mask(text)
-
-
 TELLING_NAMES = """
 GITHUB_TOKEN accessToken client_secret PGPASSWORD DB_PASSWD passphrase OPENAI_API_KEY
 apiKey api-key accessKey DB_PASS AUTH_HEADER Authorization bearer MY_PAT COOKIE
 SENTRY_DSN JWT credentials
 """
 OTHER_NAMES = "PATH MONKEY KEYBOARD tokenizer AUTHOR COMPASS PASSENGERS DATABASE_HOST"
-
-
-@pytest.mark.parametrize("name", f"{TELLING_NAMES} {OTHER_NAMES}".split())
-def test_a_value_is_secret_if_its_name_says_so(name: str) -> None:
-    told = "***" if name in TELLING_NAMES.split() else "the value"
-    args = [f"--{name}", "the value"], ["-e", f"{name}=the value"]
-    for entry in ({"env": {name: "the value"}}, {"args": args[0]}, {"args": args[1]}):
-        assert mask("the value", entry) == told
-
-
 SECRETS: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
     ({"env": {"DB": "db://u:p-ss.word@h/db"}}, "p-ss.word"),
     ({"env": {"A_KEY": "line.one\nline.two"}}, "line.one line.two"),
@@ -1390,6 +1356,20 @@ SECRETS: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing els
     ({"args": ["none of it"]}, "sesame-open"),  # a variable of the environment
     ({"disabled": True, "env": {"A_KEY": "switched.off"}}, "switched.off"),
 ]
+
+
+def mask(text: str, entry: dict[str, Any]) -> str:
+    """The text as a workbench with this entry logs it."""
+    kind = {} if "url" in entry else {"command": "x"}
+    return parse(configuration(s=kind | entry)).secrets.mask(text)
+
+
+@pytest.mark.parametrize("name", f"{TELLING_NAMES} {OTHER_NAMES}".split())
+def test_a_value_is_secret_if_its_name_says_so(name: str) -> None:
+    told = "***" if name in TELLING_NAMES.split() else "the value"
+    args = [f"--{name}", "the value"], ["-e", f"{name}=the value"]
+    for entry in ({"env": {name: "the value"}}, {"args": args[0]}, {"args": args[1]}):
+        assert mask("the value", entry) == told
 
 
 @pytest.mark.parametrize("entry, texts", SECRETS)
@@ -1476,6 +1456,32 @@ if not WINDOWS:
     AWAITING = {"stdin": TERMINAL, "env": ASCII | {"WB_TOKEN": "x"}}
     COMMANDS.append(("no.json", 0, "", TOLD, AWAITING))
     COMMANDS.append(("bad.json", 1, "", f"^/.*{REASON}", {"stdin": TERMINAL}))
+STUBBORN = """
+for number in {signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)}:
+    signal.signal(number, lambda *_: self.note("signalled"))
+"""
+LASTS = STUBBORN + "time.sleep(9999)"
+STUBBORN += f"""
+os.write(2, b'a line that nobody reads\\n' * 9_000)
+self.bear({LASTS!r})
+self.start(0)
+self.note("ended")
+time.sleep(9999)
+"""
+WARNED = "ended" if WINDOWS else "signalled"  # as a server is before it is killed
+SERVERS = {
+    "stubborn": {"start": STUBBORN},
+    "initialize": {"initialize": "self.hang()"},
+    "call": {"tools_call": "self.hang()"},
+    "big": {"tools_call": "self.result(request, text_result('x' * 1_000_000))"},
+}
+ENDINGS = {  # how it ends; what is called before, beside a server that ignores that
+    "SIGINT and SIGTERM and SIGHUP": ["initialize", "call"],
+    "end of stdin": ["big"] * 3,  # and the client reads nothing
+    "closed stdout": ["big"] * 3,
+}
+if WINDOWS:  # where SIGTERM kills
+    del ENDINGS["SIGINT and SIGTERM and SIGHUP"]
 
 
 @pytest.mark.parametrize("case", COMMANDS)
@@ -1506,34 +1512,6 @@ def test_it_starts_beside_files_of_any_name(tmp_path: Path) -> None:
         path.write_text("raise ImportError('a file of the project')")
     line = [*PYTHON, "workbench.py", "--version"]
     subprocess.run(line, cwd=tmp_path, check=True, stdout=PIPE)
-
-
-STUBBORN = """
-for number in {signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)}:
-    signal.signal(number, lambda *_: self.note("signalled"))
-"""
-LASTS = STUBBORN + "time.sleep(9999)"
-STUBBORN += f"""
-os.write(2, b'a line that nobody reads\\n' * 9_000)
-self.bear({LASTS!r})
-self.start(0)
-self.note("ended")
-time.sleep(9999)
-"""
-WARNED = "ended" if WINDOWS else "signalled"  # as a server is before it is killed
-SERVERS = {
-    "stubborn": {"start": STUBBORN},
-    "initialize": {"initialize": "self.hang()"},
-    "call": {"tools_call": "self.hang()"},
-    "big": {"tools_call": "self.result(request, text_result('x' * 1_000_000))"},
-}
-ENDINGS = {  # how it ends; what is called before, beside a server that ignores that
-    "SIGINT and SIGTERM and SIGHUP": ["initialize", "call"],
-    "end of stdin": ["big"] * 3,  # and the client reads nothing
-    "closed stdout": ["big"] * 3,
-}
-if WINDOWS:  # where SIGTERM kills
-    del ENDINGS["SIGINT and SIGTERM and SIGHUP"]
 
 
 def check_ending(folder: Path, endings: str, calls: list[str]) -> None:
@@ -1580,22 +1558,6 @@ async def test_a_busy_loop_is_ended_by_force(notes: Path, monkeypatch: Monkey) -
 
 # === Room: Remote servers =============================================================
 
-OK = text_result("ok")
-STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
-BAD_ENTRIES += cases_of(r"""
-both {"command": "s3cret", "url": "s3cret"}
-  : expected one of .'command', 'url'., found .'command', 'url'.
-headers {"url": "s3cret", "headers": {"A": {"s3cret": 1}, "B": "${NO}"}}
-  .headers.A: expected a string, found an object
-  .headers.B: \${NO} is not set
-""")
-SECRETS += [
-    ({"url": "h://h", "headers": {"A": "Bearer head.er01"}}, "head.er01"),
-    ({"url": "h://h", "headers": {"X-User": "any.value"}}, "any.value"),
-    ({"url": "http://u:pass.word@h/"}, "pass.word"),
-    ({"url": "http://h/?a=b&apiKey=secretive&c=d"}, "secretive"),
-]
-
 
 def response(status: int, body: Any = "", **headers: Any) -> bytes:
     if isinstance(body, dict):
@@ -1612,6 +1574,77 @@ def event(data: Any, kind: str = "message") -> bytes:
     if not isinstance(data, str):
         data = json.dumps(dict(data, jsonrpc="2.0"))
     return f"event: {kind}\ndata: {data}\n\n".encode()
+
+
+OK = text_result("ok")
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+BAD_ENTRIES += cases_of(r"""
+both {"command": "s3cret", "url": "s3cret"}
+  : expected one of .'command', 'url'., found .'command', 'url'.
+headers {"url": "s3cret", "headers": {"A": {"s3cret": 1}, "B": "${NO}"}}
+  .headers.A: expected a string, found an object
+  .headers.B: \${NO} is not set
+""")
+SECRETS += [
+    ({"url": "h://h", "headers": {"A": "Bearer head.er01"}}, "head.er01"),
+    ({"url": "h://h", "headers": {"X-User": "any.value"}}, "any.value"),
+    ({"url": "http://u:pass.word@h/"}, "pass.word"),
+    ({"url": "http://h/?a=b&apiKey=secretive&c=d"}, "secretive"),
+]
+LIMIT = 1 << 20  # of a message; in the program, it is larger
+EXECUTED = "the call may have taken effect, and was not repeated"
+DECLINED: dict[str, tuple[Any, str]] = {  # how a request fails, and what is told
+    "401": (response(401, "Who?"), "HTTP 401"),
+    "403": (403, "No such record"),
+    "302": (response(302, location="/x?y=1"), "HTTP 302.* write http://.*/x in `url`"),
+}
+BROKEN: dict[str, tuple[Any, str]] = {  # the same, where it may have been executed
+    "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
+    "html": (response(200, "<html>"), "HTTP 200, no valid MCP.*<html>"),
+    "accepted": (response(202), "HTTP 202, no valid MCP"),
+    "ended": (STREAM + b": no answer\n\n", "stream ended before the answer"),
+    "resumed": (STREAM + b"id: 1\nretry: 0\ndata: \n\n", "HTTP 405"),
+    "large": (STREAM + b"id: 1\n\ndata: " + b"x" * LIMIT, "exceed"),
+    "body": (response(200, " " * LIMIT), "HTTP 200, longer"),
+    "closed": (b"", "disconnected"),
+    "cut": (response(200, "{}")[:-1], "closed"),
+}
+FAILED = DECLINED | BROKEN
+INVALID = ["http://me:sesame/word@h/", "me:sesame@h/?k=sesame"]
+BARE = {"id": None, "error": {"code": -32000, "message": "No valid session ID"}}
+# How calls are answered one after another, and how many of them fail; how many times a
+# session is made.
+SESSIONS: dict[str, tuple[list[Any], int, int]] = {
+    "404": ([response(404), OK], 0, 2),  # the only ones that are sent again
+    "400": ([response(400, BARE), OK], 0, 2),
+    "404 twice": ([response(404), response(404), OK], 1, 3),
+    "410": ([response(410), OK], 1, 2),
+    "own 404": ([404, OK, 404, 404, OK], 3, 2),  # under its id, this is the tool's
+    "own 200": ([200, 200, 200, OK], 3, 1),
+    "429": ([response(429)] * 3 + [OK], 3, 1),
+    "503": ([response(503), OK] * 2 + [response(503)] * 2 + [OK], 4, 2),
+    "broken": ([b"", response(200, "<html>"), OK], 2, 2),
+    "404 without": ([response(404), OK], 1, 2),  # in no session, it may be the tool's
+}
+NO_METHOD = {"code": -32601, "message": "Method not found"}
+# How later listings are answered, and whether the first of them ends the session.
+LISTINGS: list[tuple[Any, bool]] = [({"tools": []}, False), (response(429), False)]
+LISTINGS += [(NO_METHOD, False), (200, True), (403, True), (response(404), True)]
+# Whether a server speaks 2026-07-28, and its session.
+OLD, NEW, STATEFUL = (False, ""), (True, ""), (False, "1")
+# The environment; a URL, in which HERE is the server and the proxy; what is told.
+DEAD, SOCKS = "http://127.0.0.1:1", "socks5://127.0.0.1:1"
+PROXIES = [
+    ({"HTTP_PROXY": DEAD}, "http://HERE", "^ok$"),  # loopback needs none
+    ({"all_proxy": "HERE"}, "http://a.invalid", "^ok$"),
+    ({"HTTP_PROXY": "http://HERE", "ALL_PROXY": SOCKS}, "http://a.invalid", "^ok$"),
+    ({"HTTPS_PROXY": "socks://x", "HTTP_PROXY": "HERE"}, "http://a.invalid", "^ok$"),
+    ({"ALL_PROXY": "socks://me:sesame@x:1"}, "http://a.invalid", "proxy"),
+    ({"HTTP_PROXY": "http://x:port"}, "http://a.invalid", "proxy"),
+]
+for exempt in ("*", "x,.invalid", "x, *.invalid", "a.invalid"):
+    exempted = {"ALL_PROXY": "HERE", "NO_PROXY": exempt}
+    PROXIES.append((exempted, "http://a.invalid:81", "^(?!.*proxy).*a.invalid:81"))
 
 
 class Remote:
@@ -1757,28 +1790,6 @@ async def test_headers_go_with_each_request_to_their_host(remote: Remote) -> Non
     assert remote.secrets == {"bearer sesame-open", "basic dxnlcjp3b3jk"}
 
 
-LIMIT = 1 << 20  # of a message; in the program, it is larger
-EXECUTED = "the call may have taken effect, and was not repeated"
-DECLINED: dict[str, tuple[Any, str]] = {  # how a request fails, and what is told
-    "401": (response(401, "Who?"), "HTTP 401"),
-    "403": (403, "No such record"),
-    "302": (response(302, location="/x?y=1"), "HTTP 302.* write http://.*/x in `url`"),
-}
-BROKEN: dict[str, tuple[Any, str]] = {  # the same, where it may have been executed
-    "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
-    "html": (response(200, "<html>"), "HTTP 200, no valid MCP.*<html>"),
-    "accepted": (response(202), "HTTP 202, no valid MCP"),
-    "ended": (STREAM + b": no answer\n\n", "stream ended before the answer"),
-    "resumed": (STREAM + b"id: 1\nretry: 0\ndata: \n\n", "HTTP 405"),
-    "large": (STREAM + b"id: 1\n\ndata: " + b"x" * LIMIT, "exceed"),
-    "body": (response(200, " " * LIMIT), "HTTP 200, longer"),
-    "closed": (b"", "disconnected"),
-    "cut": (response(200, "{}")[:-1], "closed"),
-}
-FAILED = DECLINED | BROKEN
-INVALID = ["http://me:sesame/word@h/", "me:sesame@h/?k=sesame"]
-
-
 async def test_a_remote_failure_says_why(
     remote: Remote, monkeypatch: Monkey, log: Logs
 ) -> None:
@@ -1893,23 +1904,6 @@ async def test_a_remote_list_is_asked_for_at_each_opening(remote: Remote) -> Non
     assert remote.calls.count("initialize") == 1 and remote.calls[-1] == "DELETE"
 
 
-BARE = {"id": None, "error": {"code": -32000, "message": "No valid session ID"}}
-# How calls are answered one after another, and how many of them fail; how many times a
-# session is made.
-SESSIONS: dict[str, tuple[list[Any], int, int]] = {
-    "404": ([response(404), OK], 0, 2),  # the only ones that are sent again
-    "400": ([response(400, BARE), OK], 0, 2),
-    "404 twice": ([response(404), response(404), OK], 1, 3),
-    "410": ([response(410), OK], 1, 2),
-    "own 404": ([404, OK, 404, 404, OK], 3, 2),  # under its id, this is the tool's
-    "own 200": ([200, 200, 200, OK], 3, 1),
-    "429": ([response(429)] * 3 + [OK], 3, 1),
-    "503": ([response(503), OK] * 2 + [response(503)] * 2 + [OK], 4, 2),
-    "broken": ([b"", response(200, "<html>"), OK], 2, 2),
-    "404 without": ([response(404), OK], 1, 2),  # in no session, it may be the tool's
-}
-
-
 @pytest.mark.parametrize("case", SESSIONS)
 async def test_a_session_ends_with_a_refusal(case: str, remote: Remote) -> None:
     """Or with a second failure. No call is sent twice, unless the session was gone."""
@@ -1933,12 +1927,6 @@ async def test_a_session_ends_with_a_refusal(case: str, remote: Remote) -> None:
     assert remote.calls.count("initialize") == sessions
 
 
-NO_METHOD = {"code": -32601, "message": "Method not found"}
-# How later listings are answered, and whether the first of them ends the session.
-LISTINGS: list[tuple[Any, bool]] = [({"tools": []}, False), (response(429), False)]
-LISTINGS += [(NO_METHOD, False), (200, True), (403, True), (response(404), True)]
-
-
 @pytest.mark.parametrize("case", LISTINGS)
 async def test_a_refused_listing_ends_the_session(case: Any, remote: Remote) -> None:
     """That it has no tools is no refusal; of a GET or a notification none counts."""
@@ -1950,10 +1938,6 @@ async def test_a_refused_listing_ends_the_session(case: Any, remote: Remote) -> 
         for _ in range(2):
             assert (await open_box(client))["servers_connected"] == 1
     assert remote.calls.count("initialize") == 1 + is_end
-
-
-# Whether a server speaks 2026-07-28, and its session.
-OLD, NEW, STATEFUL = (False, ""), (True, ""), (False, "1")
 
 
 @pytest.mark.parametrize("case", [(OLD, STATEFUL), (OLD, NEW), (STATEFUL, NEW)])
@@ -2007,21 +1991,6 @@ async def test_an_answer_is_asked_for_again_after_its_stream(remote: Remote) -> 
     assert remote.headers["last-event-id"] == "first"
 
 
-# The environment; a URL, in which HERE is the server and the proxy; what is told.
-DEAD, SOCKS = "http://127.0.0.1:1", "socks5://127.0.0.1:1"
-PROXIES = [
-    ({"HTTP_PROXY": DEAD}, "http://HERE", "^ok$"),  # loopback needs none
-    ({"all_proxy": "HERE"}, "http://a.invalid", "^ok$"),
-    ({"HTTP_PROXY": "http://HERE", "ALL_PROXY": SOCKS}, "http://a.invalid", "^ok$"),
-    ({"HTTPS_PROXY": "socks://x", "HTTP_PROXY": "HERE"}, "http://a.invalid", "^ok$"),
-    ({"ALL_PROXY": "socks://me:sesame@x:1"}, "http://a.invalid", "proxy"),
-    ({"HTTP_PROXY": "http://x:port"}, "http://a.invalid", "proxy"),
-]
-for exempt in ("*", "x,.invalid", "x, *.invalid", "a.invalid"):
-    exempted = {"ALL_PROXY": "HERE", "NO_PROXY": exempt}
-    PROXIES.append((exempted, "http://a.invalid:81", "^(?!.*proxy).*a.invalid:81"))
-
-
 @pytest.mark.parametrize("case", PROXIES)
 async def test_proxies_are_used(case: Any, remote: Remote, monkeypatch: Monkey) -> None:
     variables, url, told = case
@@ -2034,6 +2003,24 @@ async def test_proxies_are_used(case: Any, remote: Remote, monkeypatch: Monkey) 
 
 
 # === Room: Sign-in ====================================================================
+
+log_in = partial(workbench.log_in, secrets=workbench.Secrets())
+BASIC = {"client_secret": "sesame", "token_endpoint_auth_method": "client_secret_basic"}
+# Answers to a refresh that end no sign-in, and errors with their status that end one.
+PASSING = [b"", STREAM, response(400, '{"error": "temporarily_unavailable"}')]
+PASSING += [response(403, '<p id="error">"error": "invalid_grant"</p>')]
+FINAL = [(200, "invalid_grant"), (401, "invalid_client"), (503, "unauthorized_client")]
+OPTIONS["its.json --login https://x"] = "do not go together; expected: --login URL\n$"
+SECRET = '{"access_token": "sesame-sesame", "error": "sesame-sesame"}'
+LOGINS = [  # how one fails: the path that answers otherwise, its answer; the reason
+    ("/authorize", {"error": "\x1b[1maccess_denied\nat all"}, "access_denied at all"),
+    ("/authorize", {"state": "x"}, "stopped, or not done within 2 seconds"),
+    ("/register", response(201, SECRET), "Invalid registration .*"),
+    ("/token", b"", ".*disconnected.*"),
+    ("/token", response(400, SECRET), "Token exchange failed \\(400\\)"),
+    ("/token", response(200, SECRET.replace("access_", "")), "Invalid token .*"),
+    ("/token", None, "no answer came from .*"),
+]
 
 
 class Guarded(Remote):
@@ -2119,10 +2106,6 @@ async def guarded(tmp_path: Path, monkeypatch: Monkey) -> AsyncIterator[Guarded]
     guarded.listener.close()
 
 
-log_in = partial(workbench.log_in, secrets=workbench.Secrets())
-BASIC = {"client_secret": "sesame", "token_endpoint_auth_method": "client_secret_basic"}
-
-
 @pytest.mark.parametrize("password", [{}, BASIC])
 async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
     password: Any, guarded: Guarded, tmp_path: Path, log: Logs, monkeypatch: Monkey
@@ -2178,12 +2161,6 @@ async def test_one_of_three_refreshes(guarded: Guarded, tmp_path: Path) -> None:
     assert len(guarded.refreshes) == 1  # a DELETE that is refused needs none
 
 
-# Answers to a refresh that end no sign-in, and errors with their status that end one.
-PASSING = [b"", STREAM, response(400, '{"error": "temporarily_unavailable"}')]
-PASSING += [response(403, '<p id="error">"error": "invalid_grant"</p>')]
-FINAL = [(200, "invalid_grant"), (401, "invalid_client"), (503, "unauthorized_client")]
-
-
 async def test_only_the_authorization_server_ends_a_sign_in(guarded: Guarded) -> None:
     """No other fault loses the tokens, and neither does a cancelled call."""
     await log_in(guarded.at()["url"])
@@ -2237,19 +2214,6 @@ async def test_what_a_browser_elsewhere_shows_is_pasted_into_the_terminal(
     assert re.search(told, printed) and "\nSigned in to http://" in printed
 
 
-OPTIONS["its.json --login https://x"] = "do not go together; expected: --login URL\n$"
-SECRET = '{"access_token": "sesame-sesame", "error": "sesame-sesame"}'
-LOGINS = [  # how one fails: the path that answers otherwise, its answer; the reason
-    ("/authorize", {"error": "\x1b[1maccess_denied\nat all"}, "access_denied at all"),
-    ("/authorize", {"state": "x"}, "stopped, or not done within 2 seconds"),
-    ("/register", response(201, SECRET), "Invalid registration .*"),
-    ("/token", b"", ".*disconnected.*"),
-    ("/token", response(400, SECRET), "Token exchange failed \\(400\\)"),
-    ("/token", response(200, SECRET.replace("access_", "")), "Invalid token .*"),
-    ("/token", None, "no answer came from .*"),
-]
-
-
 @pytest.mark.parametrize("case", LOGINS)
 async def test_a_sign_in_that_fails_says_why_in_one_sentence(
     case: Any, guarded: Guarded, capsys: Capture, monkeypatch: Monkey
@@ -2283,22 +2247,6 @@ async def test_a_login_in_the_entry_is_used_instead(
 
 # === Room: Brief answers ==============================================================
 
-
-def long(tools: str, manual: str = "''") -> dict[str, Any]:
-    """A server with these tools and instructions, as Python code.
-
-    As code, because a command line of Windows has at most 32,767 characters.
-    """
-    code = f"self.about['instructions'] = {manual}; self.initialize(request)"
-    listing = f"answer(request, {{'tools': {tools}}})"
-    return local(on={"initialize": code, "tools_list": listing})
-
-
-async def open_briefly(client: Client, *tools: str) -> Any:
-    arguments = BOX | {"tools": tools, "brief": True}
-    return json.loads(text(await client.call_tool("open_toolbox", arguments)))
-
-
 LIST: dict[str, Any] = {"type": "array"}
 OBJECT: dict[str, Any] = {"type": "object"}
 EDIT = OBJECT | {"required": ["old"], "properties": {"old": {}, "new": LIST}}
@@ -2317,6 +2265,26 @@ ARGUMENTS: list[tuple[Any, str]] = [  # the schema of an argument, and how it is
     ({"type": "string"}, ""),
 ]
 DESCRIPTIONS = {"plain": "plain", "two\n lines": "two lines", "x" * 60: "x" * 60}
+ORDINARY = "[tool(f't{n}', description='d' * 70, inputSchema={'type': 'object', "
+ORDINARY += "'required': ['path'], 'properties': {'path': {}, 'limit': {}}})"
+# Numbers of tools, and how the first is listed: as they do not fit, less is shown.
+LEVELS = {50: f"(path, limit?): {'d' * 60}…", 150: "(path, limit?)", 300: "(path, …)"}
+LEVELS[600] = ""
+
+
+def long(tools: str, manual: str = "''") -> dict[str, Any]:
+    """A server with these tools and instructions, as Python code.
+
+    As code, because a command line of Windows has at most 32,767 characters.
+    """
+    code = f"self.about['instructions'] = {manual}; self.initialize(request)"
+    listing = f"answer(request, {{'tools': {tools}}})"
+    return local(on={"initialize": code, "tools_list": listing})
+
+
+async def open_briefly(client: Client, *tools: str) -> Any:
+    arguments = BOX | {"tools": tools, "brief": True}
+    return json.loads(text(await client.call_tool("open_toolbox", arguments)))
 
 
 async def test_a_brief_answer_has_each_tool_in_one_line(monkeypatch: Monkey) -> None:
@@ -2352,13 +2320,6 @@ async def test_a_brief_answer_has_each_tool_in_one_line(monkeypatch: Monkey) -> 
     how = 'Get its tools later, with ["silent__*"] in `tools` and `brief`. '
     assert answer["note"].startswith(f"Still starting: silent. {how}")
     assert re.search("`brief`.*begin with it", str(opening.description), re.DOTALL)
-
-
-ORDINARY = "[tool(f't{n}', description='d' * 70, inputSchema={'type': 'object', "
-ORDINARY += "'required': ['path'], 'properties': {'path': {}, 'limit': {}}})"
-# Numbers of tools, and how the first is listed: as they do not fit, less is shown.
-LEVELS = {50: f"(path, limit?): {'d' * 60}…", 150: "(path, limit?)", 300: "(path, …)"}
-LEVELS[600] = ""
 
 
 async def test_a_long_brief_answer_has_no_descriptions_then_fewer_arguments() -> None:
@@ -2416,7 +2377,6 @@ async def test_long_texts_leave_room_for_the_tools(monkeypatch: Monkey) -> None:
 
 
 # === Room: Other clients' files =======================================================
-
 
 BAD_FILES += cases_of(r"""
 {// "\n/*\n\n*/"a": [1,],\n "b" 1}
@@ -2602,14 +2562,6 @@ COMMANDS.append((CALL + "none", 1, "", r"no tool 'none', nearest: \['box__s__", 
 COMMANDS.append(("its.json --call box__x", 1, "", f"{NEAR}box__s__x.", {}))
 OPTIONS["--check --call x"] = r"do not go together; expected: .*\[CONFIG\] --c"
 OPTIONS["--version --check"] = "^mcp-workbench 0.10.0\n$"
-
-
-async def check(data: Any, *options: str) -> int:
-    """The status of `--check` for a configuration, with these options."""
-    logging.getLogger("workbench").setLevel("DEBUG" if "verbose" in options else "INFO")
-    return await workbench.check(parse(data, read_only="read_only" in options))
-
-
 READING = {"annotations": {"readOnlyHint": True}}
 PATHS: dict[str, Any] = {"type": "object", "required": ["path"]}
 PATHS["properties"] = {"path": {}, "lim\x1b[1mit\n": {}}
@@ -2631,6 +2583,12 @@ box/unset +FAILED .* toolboxes.box.mcpServers.unset.command: \${NO} is not set.*
 box/endless +FAILED .{,320}
 2 ok, 3 failed: box/bad, box/unset, box/endless; 2 warnings
 """
+
+
+async def check(data: Any, *options: str) -> int:
+    """The status of `--check` for a configuration, with these options."""
+    logging.getLogger("workbench").setLevel("DEBUG" if "verbose" in options else "INFO")
+    return await workbench.check(parse(data, read_only="read_only" in options))
 
 
 async def test_check_starts_each_server_once_and_tells_how_that_went(
@@ -2831,7 +2789,6 @@ def test_a_server_gets_the_environment_of_the_client(tmp_path: Path) -> None:
 
 
 # === Room: Windows ====================================================================
-
 
 CTRL_C = """
 import os, pathlib, signal, sys
