@@ -481,9 +481,7 @@ class Wire:
 # as patterns; arguments of `run`. FILES has the files in their folder.
 COMMANDS: list[tuple[str, int, str, str, dict[str, Any]]] = []
 FILES: dict[str, dict[str, Any]] = {}
-# What options print at once, without a folder.
-OPTIONS = {"--version": "^mcp-workbench 0.10.0\n$"}
-OPTIONS["--help"] = r"python workbench.py \[CONFIG\] +serve the workbench over stdio"
+UNFIT = "do not go together; expected: "
 ENVIRONMENT = dict(os.environ)
 ASCII = ENVIRONMENT | {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": ""}
 Ended = Callable[[Any], subprocess.CompletedProcess[str]]
@@ -589,10 +587,8 @@ $MY_KEY ? args[0]: write ${NAME} if its end is a variable
 
 
 @pytest.mark.parametrize("case", BAD_FILES)
-def test_a_bad_file_is_refused_with_all_its_problems(
-    case: Any, tmp_path: Path, monkeypatch: Monkey
-) -> None:
-    """Its absolute path comes first."""
+def test_a_bad_file_is_refused(case: Any, tmp_path: Path, monkeypatch: Monkey) -> None:
+    """All its problems are told, behind its absolute path."""
     content, patterns = case
     monkeypatch.chdir(tmp_path)
     path = tmp_path / ("c.toml" if content[0] == "[" else "c.json")
@@ -754,17 +750,6 @@ async def test_a_failing_server_costs_only_itself(tmp_path: Path) -> None:
     assert list(last) == ["toolbox", "description", "servers_connected", "tools"]
 
 
-async def test_where_all_fail_none_is_left(notes: Path, monkeypatch: Monkey) -> None:
-    monkeypatch.setattr(workbench, "START_TIMEOUT", 0.5)
-    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
-    silent = local(notes=notes, on={"start": "self.hang()"})
-    async with connected(x=MISSING, silent=silent) as client:
-        result = await client.call_tool("open_toolbox", BOX)
-        assert result.is_error
-        assert re.search("(?s)no-such-command.* 0.5 seconds", text(result))
-        await until(lambda: not any(map(is_alive, noted_pids(notes))))
-
-
 async def test_an_open_waits(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> None:
     """For one server alone; it tells what those that are still starting wrote."""
     assert (workbench.OPEN_TIMEOUT, workbench.ANSWER_TIMEOUT) == (5, 50)
@@ -786,7 +771,9 @@ async def test_an_open_waits(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> 
     assert again in answer["note"] and link in answer["note"]
 
 
-async def test_a_reason_is_one_readable_line_that_tells_the_cause() -> None:
+async def test_where_all_fail_none_is_left(notes: Path, monkeypatch: Monkey) -> None:
+    """Each reason is one readable line that tells the cause."""
+    monkeypatch.setattr(workbench, "START_TIMEOUT", 1.5)
     kill = "os.write(2, b'one\\n\\x1b[31mtwo'); os.kill(os.getpid(), 9)"
     no_key = {"initialize": "refuse(request, 7, 'no\\nkey')"}
     no_list = {"tools_list": "answer(request, {'tools': 7})"}
@@ -795,11 +782,15 @@ async def test_a_reason_is_one_readable_line_that_tells_the_cause() -> None:
         "folder": (local() | {"cwd": "/no-such"}, "folder .*no-such'"),
         "kill": (local(on={"start": kill}), f"status {KILLED}; one.* two"),
         "probed": (local(on=no_key), "^no key; probed$"),
-        "spoilt": (local(on=no_list), "not valid"),
+        "spoilt": (local(notes=notes, on=no_list), "not valid"),
+        "silent": (local(notes=notes, on={"start": "self.hang()"}), " 1.5 seconds"),
     }
     servers = {name: server for name, (server, _) in reasons.items()}
-    async with connected(good=local(), **servers) as client:
-        failed = (await open_box(client))["servers_failed"]
+    async with connected(**servers) as client:
+        result = await client.call_tool("open_toolbox", BOX)
+        await until(lambda: not any(map(is_alive, noted_pids(notes))))
+    assert result.is_error and len(noted_pids(notes)) == 2
+    failed = json.loads(text(result))["servers_failed"]
     for name, (_, told) in reasons.items():
         assert failed[name].isprintable() and re.search(told, failed[name]), name
 
@@ -1202,26 +1193,15 @@ async def test_progress_and_logs_come_in_order_before_the_result(log: Logs) -> N
     assert log.text.count("DEBUG") >= len(ear.heard)
 
 
-@ERAS
-async def test_meta_goes_down_except_what_is_of_one_hop(eras: str) -> None:
-    own = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "a.b/c": {"x": [None]}}
-    own |= {f"my.{RESERVED}x": "b"}  # no name of the protocol
-    hop = {f"{RESERVED}logLevel": "debug", f"{RESERVED}x": 1, "progressToken": "me"}
-    async with connected(a=local(eras=eras)) as client:
-        result = await use(client, "a", "seen", meta=own | hop)
-    passed_on = json.loads(text(result))["_meta"]
-    assert passed_on.pop("progressToken") != "me"
-    if eras == MODERN:
-        for name in ("clientCapabilities", "clientInfo", "protocolVersion"):
-            del passed_on[RESERVED + name]
-    assert passed_on == own
-
-
 @MODES
 @ERAS
 async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> None:
+    """And the request's `_meta` goes down, except what is of one hop."""
+    own = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "a.b/c": {"x": [None]}}
+    own |= {f"my.{RESERVED}x": "b"}  # no name of the protocol
+    hop = {f"{RESERVED}logLevel": "debug", f"{RESERVED}x": 1, "progressToken": "me"}
     strict = {"type": "object", "required": ["x"]}
-    tools = [tool("result", outputSchema=strict), tool("write")]
+    tools = [tool("result", outputSchema=strict), tool("write"), tool("seen")]
     async with connected(mode, a=local(eras=eras, tools=tools) | HAS_SECRET) as client:
         for result in RESULTS:
             model = await use(client, "a", "result", result)
@@ -1232,6 +1212,12 @@ async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> Non
         half = json.dumps(text_result("\ud83d.", resultType="complete"))  # an emoji
         line = NO_ANSWERS + f'{{"result": {half}, "id": ID, "jsonrpc": "2.0"}}'
         assert text(await use(client, "a", "write", {"line": line})) == "\ufffd."
+        seen = json.loads(text(await use(client, "a", "seen", meta=own | hop)))
+    assert seen["_meta"].pop("progressToken") != "me"
+    if eras == MODERN:
+        for name in ("clientCapabilities", "clientInfo", "protocolVersion"):
+            del seen["_meta"][RESERVED + name]
+    assert seen["_meta"] == own
 
 
 async def test_cancelled_calls_are_cancelled_downstream(notes: Path) -> None:
@@ -1430,6 +1416,10 @@ def test_named_secrets_are_withheld(tmp_path: Path, monkeypatch: Monkey) -> None
 
 # === Serving ==========================================================================
 
+# The help fits a screen.
+HELP = r"(?=(.*\n)+  python workbench.py \[CONFIG\] +serve the workbench over stdio\n)"
+COMMANDS.append(("--help", 0, HELP + r"(.*\n){,23}", "", {}))
+COMMANDS.append(("--version", 0, "mcp-workbench 0.10.0\n", "", {}))
 FILES["its.json"] = configuration(s=local() | {"größe": 1, "env": {"A": "a secret"}})
 FILES["bad.json"] = {"toolboxes": {"box": {"description": "A box", "mcpServers": 7}}}
 REASON = r"[/\\]bad.json:\ntoolboxes.box.mcpServers: expected an object, found .*\n$"
@@ -1491,16 +1481,6 @@ def test_a_command_line_is_obeyed_or_refused(case: Any, ended: Ended) -> None:
     assert re.fullmatch(stdout, process.stdout or "")
     assert re.search(stderr, process.stderr)
     assert "Traceback" not in process.stderr and process.returncode == status
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_options_are_read(options: str, monkeypatch: Monkey, capsys: Capture) -> None:
-    monkeypatch.setattr(sys, "argv", ["workbench.py", *options.split()])
-    with pytest.raises(SystemExit):
-        workbench.parse_arguments()
-    printed = "".join(capsys.readouterr())
-    assert re.search(OPTIONS[options], printed)
-    assert len(printed.splitlines()) <= 23  # so the help fits a screen
 
 
 def test_it_starts_beside_files_of_any_name(tmp_path: Path) -> None:
@@ -1761,8 +1741,10 @@ class Remote:
 
 @pytest.fixture
 async def remote(monkeypatch: Monkey) -> AsyncIterator[Remote]:
-    # A new session waits so long for a former one, on which a call goes on.
+    # A new session waits so long for a former one, on which a call goes on, and the
+    # end of a session for its answer.
     monkeypatch.setattr(workbench, "HANDOVER_TIMEOUT", 0.1)
+    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
     remote = Remote()
     await remote.listen()
     yield remote
@@ -1770,24 +1752,23 @@ async def remote(monkeypatch: Monkey) -> AsyncIterator[Remote]:
 
 
 async def test_headers_go_with_each_request_to_their_host(remote: Remote) -> None:
-    """So does the login of a URL. Blanks around a value and a URL mean nothing."""
+    """Blanks around a value and a URL mean nothing."""
     headers = {"authorization": "Bearer ${WB_NONE:-sesame-open}\r\n", "x": " \t"}
     elsewhere = f"http://localhost:{remote.port}/mcp"
     remote.answers["/moved"] = response(307, location="/mcp")
     remote.answers["/left"] = response(307, location=elsewhere)
     remote.answers["/foreign"] = STREAM + event(elsewhere, "endpoint")
-    servers = {"login": {"url": remote.at()["url"].replace("//", "//user:word@")}}
-    for path in ("mcp", "sse", "moved", "left", "foreign"):
-        servers[path] = remote.at(f"/{path}", headers=headers)
+    paths = ("mcp", "sse", "moved", "left", "foreign")
+    servers = {path: remote.at(f"/{path}", headers=headers) for path in paths}
     servers["foreign"]["transport"] = "sse"
     servers["mcp"]["url"] = f" {servers['mcp']['url']}\r\n"
     async with connected(**servers) as client:
-        for name in ("login", "mcp", "sse", "moved"):
+        for name in ("mcp", "sse", "moved"):
             assert text(await use(client, name, "ok")) == "ok"
         failed = (await open_box(client))["servers_failed"]
         assert "elsewhere: http" in failed["left"]
         assert failed.keys() == {"left", "foreign"}
-    assert remote.secrets == {"bearer sesame-open", "basic dxnlcjp3b3jk"}
+    assert remote.secrets == {"bearer sesame-open"}
 
 
 async def test_a_remote_failure_says_why(
@@ -1894,16 +1875,6 @@ async def test_an_older_server_needs_no_transport(status: int, remote: Remote) -
     assert f"HTTP {status}" in told and "first words" in told
 
 
-async def test_a_remote_list_is_asked_for_at_each_opening(remote: Remote) -> None:
-    """Its announcements may be lost. Its end is told, and waits for no answer."""
-    remote.answers["DELETE"] = lambda *_: anyio.sleep(PATIENCE)
-    async with connected(a=remote.at()) as client:
-        assert "box__a__later" not in str(await open_box(client))
-        remote.answers["later"] = text_result("later")
-        assert "box__a__later" in str(await open_box(client))
-    assert remote.calls.count("initialize") == 1 and remote.calls[-1] == "DELETE"
-
-
 @pytest.mark.parametrize("case", SESSIONS)
 async def test_a_session_ends_with_a_refusal(case: str, remote: Remote) -> None:
     """Or with a second failure. No call is sent twice, unless the session was gone."""
@@ -1929,15 +1900,23 @@ async def test_a_session_ends_with_a_refusal(case: str, remote: Remote) -> None:
 
 @pytest.mark.parametrize("case", LISTINGS)
 async def test_a_refused_listing_ends_the_session(case: Any, remote: Remote) -> None:
-    """That it has no tools is no refusal; of a GET or a notification none counts."""
+    """That of a GET or a notification does not, and each opening asks for a list.
+
+    The end is told, and waits for no answer.
+    """
     answer, is_end = case
+    is_empty = answer in ({"tools": []}, NO_METHOD)
     remote.answers |= {"GET": response(404), "notifications/initialized": response(404)}
+    remote.answers["DELETE"] = lambda *_: anyio.sleep(PATIENCE)
     async with connected(a=remote.at()) as client:
-        await open_box(client)
+        assert (await open_box(client))["tools"]
         remote.answers["tools/list"] = [answer] * (2 - is_end) + [remote.list_tools] * 2
         for _ in range(2):
-            assert (await open_box(client))["servers_connected"] == 1
+            opened = await open_box(client)
+            assert opened["servers_connected"] == 1
+            assert is_empty != bool(opened["tools"])
     assert remote.calls.count("initialize") == 1 + is_end
+    assert remote.calls[-1] == "DELETE"
 
 
 @pytest.mark.parametrize("case", [(OLD, STATEFUL), (OLD, NEW), (STATEFUL, NEW)])
@@ -1953,9 +1932,7 @@ async def test_what_became_another_fails_twice(case: Any, remote: Remote) -> Non
     assert remote.calls.count("ok") == told.count("ok")
 
 
-async def test_a_stream_is_heard_and_asked_for_again(
-    remote: Remote, log: Logs, monkeypatch: Monkey
-) -> None:
+async def test_a_stream_resumes(remote: Remote, log: Logs, monkeypatch: Monkey) -> None:
     """After the last `retry` that any of its events had, or a second."""
     # What a stream says of `retry`, and after how many seconds it is asked for again.
     retries = {"retry: 0": 0, "retry: 50": 0.05, ": none": 1, "retry: -1": 1}
@@ -2010,7 +1987,7 @@ BASIC = {"client_secret": "sesame", "token_endpoint_auth_method": "client_secret
 PASSING = [b"", STREAM, response(400, '{"error": "temporarily_unavailable"}')]
 PASSING += [response(403, '<p id="error">"error": "invalid_grant"</p>')]
 FINAL = [(200, "invalid_grant"), (401, "invalid_client"), (503, "unauthorized_client")]
-OPTIONS["its.json --login https://x"] = "do not go together; expected: --login URL\n$"
+COMMANDS.append(("its.json --login https://x", 2, "", f"{UNFIT}--login URL\n$", {}))
 SECRET = '{"access_token": "sesame-sesame", "error": "sesame-sesame"}'
 LOGINS = [  # how one fails: the path that answers otherwise, its answer; the reason
     ("/authorize", {"error": "\x1b[1maccess_denied\nat all"}, "access_denied at all"),
@@ -2560,8 +2537,8 @@ WHAT = 'arguments: expected a JSON object such as {"text": "hi"}'
 COMMANDS.append((CALL + "x [1]", 1, "", WHAT, {}))
 COMMANDS.append((CALL + "none", 1, "", r"no tool 'none', nearest: \['box__s__", {}))
 COMMANDS.append(("its.json --call box__x", 1, "", f"{NEAR}box__s__x.", {}))
-OPTIONS["--check --call x"] = r"do not go together; expected: .*\[CONFIG\] --c"
-OPTIONS["--version --check"] = "^mcp-workbench 0.10.0\n$"
+COMMANDS.append(("--check --call x", 2, "", rf"{UNFIT}.*\[CONFIG\] --c", {}))
+COMMANDS.append(("--version --check", 0, "mcp-workbench 0.10.0\n", "", {}))
 READING = {"annotations": {"readOnlyHint": True}}
 PATHS: dict[str, Any] = {"type": "object", "required": ["path"]}
 PATHS["properties"] = {"path": {}, "lim\x1b[1mit\n": {}}
@@ -2647,13 +2624,12 @@ async def test_check_tells_what_a_context_holds(capsys: Capture) -> None:
 
 # === Room: Built-in toolbox ===========================================================
 
-OPTIONS |= {
-    "its.json --toolbox": r"do not go together; expected: --toolbox\n$",
-    "--http 8000": r"do not go together; expected: --toolbox --http .*\n$",
-    "--toolbox --http 8000 --read-only": "do not go together; ",
-    "--toolbox --http x": "argument --http: invalid host_and_port value: 'x'\n$",
-    "--toolbox --http 0": "argument --http: invalid host_and_port value: '0'\n$",
-}
+COMMANDS.append(("its.json --toolbox", 2, "", f"{UNFIT}--toolbox\n$", {}))
+COMMANDS.append(("--http 8000", 2, "", f"{UNFIT}--toolbox --http .*\n$", {}))
+COMMANDS.append(("--toolbox --http 8000 --read-only", 2, "", UNFIT, {}))
+for port in "x0":
+    told = f"argument --http: invalid host_and_port value: '{port}'\n$"
+    COMMANDS.append((f"--toolbox --http {port}", 2, "", told, {}))
 
 
 @pytest.mark.skipif(not zoneinfo.available_timezones(), reason="pip install tzdata")
