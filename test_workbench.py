@@ -31,8 +31,7 @@ def local(**options: Any) -> dict[str, Any]:
     file = Path(__file__)
     code = f"import runpy, sys; sys.path.insert(0, {str(file.parent)!r}); "
     code += f"runpy.run_module({file.stem!r}, run_name='__main__')"
-    options = json.loads(json.dumps(options, default=str))
-    args = ["-Xutf8", "-Ic", code, json.dumps(options)]
+    args = ["-Xutf8", "-Ic", code, json.dumps(options, default=str)]
     return {"command": sys.executable, "args": args}
 
 
@@ -400,11 +399,11 @@ class Wire:
         for name, each in on.items():
             if not each.keys() & {"command", "url"}:
                 on[name] = local(notes=self.notes, on=each)
-        path = folder / "workbench-config.json"
-        path.write_text(json.dumps(configuration(**on)))
-        line = [*start, workbench.__file__, str(path), *args]
-        with open(folder / "stderr", "wb") as file:
-            streams = {"stdin": PIPE, "stdout": PIPE, "stderr": file, **dict(io)}
+        file = folder / "workbench-config.json"
+        file.write_text(json.dumps(configuration(**on)))
+        line = [*start, workbench.__file__, *args]
+        with open(folder / "stderr", "wb") as log:
+            streams = {"stdin": PIPE, "stdout": PIPE, "stderr": log, **dict(io)}
             self.process: Any = subprocess.Popen(line, cwd=folder, **streams)
         self.watchdog = threading.Timer(PATIENCE + 10, self.process.kill)
         self.watchdog.start()
@@ -625,11 +624,6 @@ async def test_one_bad_entry_costs_only_itself(notes: Path, log: Logs) -> None:
     assert len(noted_pids(notes)) == 1 and "s3cret" not in log.text
 
 
-def read_server(entry: Any) -> Any:
-    config = parse(configuration(s=entry))
-    return config.toolboxes["box"].servers["s"]
-
-
 def test_an_unknown_key_like_a_filter_is_a_problem(monkeypatch: Monkey) -> None:
     """And so is another client's spelling, where somebody has deleted its room."""
     untranslated: Any = lambda path, entry, reader: entry
@@ -637,9 +631,9 @@ def test_an_unknown_key_like_a_filter_is_a_problem(monkeypatch: Monkey) -> None:
     keys = "tools includeTools enabled_tools disabledTools toolFilter ToolFilters "
     keys += "tool_filters tool_allowlist toolsDeny blockTool excludedTools"
     for key in keys.split():
-        told = read_server({"command": "x", key: ["read_*"]}).problem
-        place = "toolboxes.box.mcpServers.s."
-        assert told.startswith(f"{place}{key}: unknown key: did you")
+        config = parse(configuration(s={"command": "x", key: ["read_*"]}))
+        told = f"toolboxes.box.mcpServers.s.{key}: unknown key: did you"
+        assert config.toolboxes["box"].servers["s"].problem.startswith(told)
 
 
 def test_unknown_keys_are_told_in_one_line_and_comments_are_not(log: Logs) -> None:
@@ -662,7 +656,8 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
     given, sign, told = re.split("(?: ([=:?]) |$)", case, maxsplit=1)
-    server = read_server({"command": "x", "args": [given], "env": {"${A}": "y"}})
+    config = configuration(s={"command": "x", "args": [given], "env": {"${A}": "y"}})
+    server: Any = parse(config).toolboxes["box"].servers["s"]
     place = "toolboxes.box.mcpServers.s."
     if sign == ":":
         assert server.problem.startswith(place + told)
@@ -2250,10 +2245,7 @@ LEVELS[600] = ""
 
 
 def long(tools: str, manual: str = "''") -> dict[str, Any]:
-    """A server with these tools and instructions, as Python code.
-
-    As code, because a command line of Windows has at most 32,767 characters.
-    """
+    """A server with these tools and instructions, as code, which is shorter."""
     code = f"self.about['instructions'] = {manual}; self.initialize(request)"
     listing = f"answer(request, {{'tools': {tools}}})"
     return local(on={"initialize": code, "tools_list": listing})
@@ -2627,34 +2619,29 @@ async def test_check_tells_what_a_context_holds(capsys: Capture) -> None:
 COMMANDS.append(("its.json --toolbox", 2, "", f"{UNFIT}--toolbox\n$", {}))
 COMMANDS.append(("--http 8000", 2, "", f"{UNFIT}--toolbox --http .*\n$", {}))
 COMMANDS.append(("--toolbox --http 8000 --read-only", 2, "", UNFIT, {}))
-for port in "x0":
-    told = f"argument --http: invalid host_and_port value: '{port}'\n$"
-    COMMANDS.append((f"--toolbox --http {port}", 2, "", told, {}))
+COMMANDS.append(("--toolbox --http 0", 2, "", "argument --http: invalid .*'0'\n$", {}))
 
 
 @pytest.mark.skipif(not zoneinfo.available_timezones(), reason="pip install tzdata")
 async def test_the_toolbox_has_two_tools(monkeypatch: Monkey) -> None:
     async with Client(workbench.create_toolbox_server()) as client:
-
-        async def call(name: str, **arguments: Any) -> Any:
-            return await client.call_tool(name, arguments)
-
+        call = client.call_tool
         echo, time = (await client.list_tools()).tools
         for said in ("", " zwölf 🧰\n\0", "x" * 1_000_000):
-            result = await call("echo", text=said, wait_for_previous=True)
+            result = await call("echo", {"text": said, "wait_for_previous": True})
             assert text(result) == said  # whatever clients add
         now = datetime.datetime.now(datetime.UTC)
         for zone in ("Europe/Berlin", "Asia/Kathmandu", "UTC"):
-            shown = text(await call("time", timezone=zone))
+            shown = text(await call("time", {"timezone": zone}))
             moment = datetime.datetime.fromisoformat(shown)
             assert abs(moment - now) < datetime.timedelta(minutes=1), zone
             its = moment.astimezone(zoneinfo.ZoneInfo(zone))
             assert shown == its.isoformat(timespec="seconds")
         for zone in ("Mars/Phobos", "America", "../etc", ""):
-            result = await call("time", timezone=zone)
+            result = await call("time", {"timezone": zone})
             assert result.is_error and repr(zone) in text(result)
         for arguments in ({}, {"text": 1}):
-            result = await call("echo", **arguments)
+            result = await call("echo", arguments)
             assert result.is_error and "text" in text(result), arguments
         monkeypatch.setattr(zoneinfo, "ZoneInfo", None)  # UTC needs no zone data
         assert text(await call("time")).endswith("+00:00")
@@ -2675,10 +2662,8 @@ def test_one_url_serves_every_client_until_a_signal() -> None:
     # The first request waits until the server has started.
     transport = httpx2.HTTPTransport(retries=6)
     client = httpx2.Client(transport=transport, headers=headers, timeout=10)
-
-    def status(query: str) -> int:
-        done = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}'
-        return client.post(f"{url}/messages{query}", content=done).status_code
+    done = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}'
+    post = partial(client.post, content=done)
 
     async def use_each_transport() -> None:
         for mode, at in ("legacy", url), ("auto", url), ("legacy", sse_client(url)):
@@ -2690,13 +2675,14 @@ def test_one_url_serves_every_client_until_a_signal() -> None:
     with client, subprocess.Popen(line, stderr=PIPE, text=True) as server:
         try:
             for query in ("", "?", "?sessionId=x", f"?sessionId={'0' * 32}"):
-                assert status(query) == 400, query
+                assert post(f"{url}/messages{query}").status_code == 400, query
             anyio.run(use_each_transport)
             with client.stream("GET", url) as stream:
                 lines = stream.iter_lines()
                 assert next(lines) == "event: endpoint"
-                path, query, session = re.split(r"(\?sessionId=)", next(lines))
-                assert path == "data: /mcp/messages" and status(query + session) == 202
+                path = next(lines).removeprefix("data: ")
+                assert path.startswith("/mcp/messages?sessionId=")
+                assert post(f"{url}{path.removeprefix('/mcp')}").status_code == 202
                 server.terminate()
                 _, log = server.communicate(timeout=20)
         finally:
@@ -2883,13 +2869,12 @@ def test_the_figures_of_rooms_are_those_that_are_printed() -> None:
         pytest.skip(".ci is not in a copy of the workbench and its tests")
     line = [*PYTHON, str(ROOT / ".ci/rooms"), "--figures"]
     printed = subprocess.check_output(line, text=True, encoding="utf-8")
-    sizes = dict(re.findall(r"\| (.+?) \| (\d+) \|", printed))
     script = Path(workbench.__file__).read_text("utf-8")
-    comment = script[: script.index("from __future__")].replace("\n#", "\n")
-    comment, readme = [" ".join(each.split()) for each in (comment, README)]
     guide = (ROOT / ".github/CONTRIBUTING.md").read_text("utf-8")
-    assert f"core ({int(sizes['the core']):,} lines of code)" in readme
-    for room, name in re.findall(r"(?m)^# === (Room: )?(.*?) =+$", script):
-        assert f"{name} ({sizes[name]})" in comment, name
-        assert f"| {name} | {sizes[name]} |" in guide, name
-        assert not room or f"{name} ({sizes[name]})" in readme, name
+    comment = script.partition("from __future__")[0].replace("\n#", "\n")
+    comment, readme = [" ".join(each.split()) for each in (comment, README)]
+    *sections, core, _ = re.findall(r"\| (.+?) \| (\d+) \|", printed)
+    assert f"core ({int(core[1]):,} lines of code)" in readme
+    for name, size in sections:
+        assert f"{name} ({size})" in comment and f"| {name} | {size} |" in guide, name
+        assert f"Room: {name} " not in script or f"{name} ({size})" in readme, name
