@@ -89,8 +89,7 @@ class Downstream:
         self.about = {**self.about, **more.get("about", {})}
         self.tools = more.get("tools") or [tool(name) for name in TOOLS]
         self.on: dict[str, str] = more.get("on", {})
-        self.known: dict[str, Any] = {"pid": os.getpid(), "calls": 0}
-        self.more_tools: list[Any] = []
+        self.known: dict[str, Any] = {"calls": 0}
         self.note(os.getpid())
 
     def note(self, line: object) -> None:
@@ -137,7 +136,7 @@ class Downstream:
         answer(request, {**self.about, "supportedVersions": [MODERN], **self.hints})
 
     def tools_list(self, request: dict[str, Any]) -> None:
-        answer(request, {**self.hints, "tools": self.tools + self.more_tools})
+        answer(request, {**self.hints, "tools": self.tools})
 
     def notifications_cancelled(self, notification: dict[str, Any]) -> None:
         self.note(f"cancelled-{notification['params']['requestId']}")
@@ -181,7 +180,7 @@ class Downstream:
 
     def become(self, request: dict[str, Any], given: dict[str, Any]) -> None:
         """Get `tools` beside its own, and tell that so many times."""
-        self.more_tools = given["tools"]
+        self.tools[len(TOOLS) :] = given["tools"]
         self.on |= given.get("on", {})
         for _ in range(given.get("times", 1)):
             send(CHANGED)
@@ -208,11 +207,11 @@ import zoneinfo
 from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
 from queue import Queue
-from typing import Any, Self, get_args
+from typing import Any, get_args
 
 import anyio
 import httpx2
@@ -388,7 +387,7 @@ class Ear:
         self.heard.append((done, total, message))
 
 
-class Wire:
+class Wire(AbstractContextManager["Wire"]):
     """A workbench process; its servers are entries, or the `on` of a `Downstream`."""
 
     def __init__(
@@ -409,9 +408,6 @@ class Wire:
         self.watchdog.start()
         self.answers: dict[Any, dict[str, Any]] = {}
         self.last_id = 0
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.watchdog.cancel()
@@ -447,7 +443,7 @@ class Wire:
         [block] = self.answer(self.begin_use(server))["result"]["content"]
         return str(block["text"])
 
-    def initialize(self) -> Self:
+    def initialize(self) -> Wire:
         """As a client does that knows 2026-07-28 as well, and asks for both at once."""
         meta = {f"{RESERVED}protocolVersion": MODERN, f"{RESERVED}clientInfo": IDENTITY}
         probe = self.begin("server/discover", _meta=meta | {CAPABILITIES: {}})
@@ -1051,7 +1047,7 @@ async def test_a_change_is_there_for_the_next_call(eras: str, log: Logs) -> None
         assert not (await use(client, "a", "c")).is_error
         await become(client, *later)
         assert await changed(client) == later
-        during = "send(CHANGED)\nself.tools_list(request)\nself.more_tools = []"
+        during = "send(CHANGED)\nself.tools_list(request)\ndel self.tools[-1]"
         await become(client, tool("x"), on={"tools_list": during})
         assert await changed(client) == [tool("x")] and await changed(client) == []
     received = "Received tools/list_changed notification from server: box/a"
@@ -2069,7 +2065,6 @@ async def guarded(tmp_path: Path, monkeypatch: Monkey) -> AsyncIterator[Guarded]
     """Beside a home without tokens, a browser whose user says yes, and no proxy."""
     monkeypatch.setenv(HOME, str(tmp_path))
     monkeypatch.setenv("ALL_PROXY", SOCKS)
-
     browse: Any = lambda url: httpx2.get(url, follow_redirects=True, trust_env=False)
     monkeypatch.setattr("webbrowser.open", browse)
     guarded = Guarded()
@@ -2374,8 +2369,8 @@ codex {"url": "https://x", "bearer_token_env_var": "no_token"}
 # Below each file: its servers, the secret variables that it names, and its warnings.
 CLIENT_FILES = """
 === Our own: workbench-config.json
-{"_comment": "${", "mcpServers": {"x": {"env_vars": ["KEY"]}}, "toolboxes": {"box":
-  {"description": "A box", "mcpServers": {
+{"_comment": "${", "mcpServers": {"x": {"env_vars": ["KEY"]}}, "toolboxes": {
+  "box": {"description": "A box", "mcpServers": {
    "s": {"command": "x", "_x": "${", "autoApprove": ["${"], "trust": 1},
    "off": {"command": "${UNSET}", "disabled": true, "env": {"A": "${KEY2}"}},
    "_was": {"env": 7, "bearer_token_env_var": "OFF"}}}}}
@@ -2391,7 +2386,6 @@ CLIENT_FILES = """
     "c": {"type": "stdio", "command": "uvx", "args": ["z"], "env": {}}}}}}
 > {"a": {"transport": "http", "url": "https://a.b/@c/mcp?d=e@f"},
    "c": {"command": "uvx", "args": ["z"]}}
->
 >
 === VS Code with Amp, and Zed: settings.json
 { // as in "http://"
