@@ -229,7 +229,6 @@ MODES = pytest.mark.parametrize("mode", ["legacy", "auto"])
 ERAS = pytest.mark.parametrize("eras", [OLDER, MODERN])
 PIPE = subprocess.PIPE
 PYTHON = [sys.executable]
-PATH = os.environ.get("PATH", os.defpath)
 os.environ.pop("WORKBENCH_CONFIG", None)  # that of the person who runs the tests
 Monkey = pytest.MonkeyPatch
 Logs = pytest.LogCaptureFixture
@@ -398,8 +397,7 @@ class Wire(AbstractContextManager["Wire"]):
         for name, each in on.items():
             if not each.keys() & {"command", "url"}:
                 on[name] = local(notes=self.notes, on=each)
-        file = folder / "workbench-config.json"
-        file.write_text(json.dumps(configuration(**on)))
+        (folder / "workbench-config.json").write_text(json.dumps(configuration(**on)))
         line = [*start, workbench.__file__, *args]
         with open(folder / "stderr", "wb") as log:
             streams = {"stdin": PIPE, "stdout": PIPE, "stderr": log, **dict(io)}
@@ -558,6 +556,8 @@ u_ {"command": "x", "toolFilters": "s3cret"}
   : expected a name, without '__', not ending in '_'
   .toolFilters: expected a list, found a string
 """)
+FILTER_KEYS = "tools includeTools enabled_tools disabledTools toolFilter ToolFilters "
+FILTER_KEYS += "tool_filters tool_allowlist toolsDeny blockTool excludedTools"
 VARIABLES = {"A": "x", "A_1": "y", "_B": "z", "EMPTY": "", "a_b": "small"}
 VARIABLES["RAW"] = r"${A} $A \1 }"
 # A text, and what it becomes; or a problem of the entry; or a warning. Any other stays.
@@ -610,8 +610,7 @@ async def test_one_bad_entry_costs_only_itself(notes: Path, log: Logs) -> None:
         answer = await open_box(client)
         for name, patterns in expected.items():
             place = f"toolboxes.box.mcpServers.{name}"
-            told = await error_of(client, name, "echo")
-            _, _, problem = told.partition("is not up: ")
+            problem = (await error_of(client, name, "echo")).partition("not up: ")[2]
             assert problem.count(place) == len(patterns), problem
             for pattern in patterns:
                 assert re.search(f"(^|; ){place}{pattern}", problem)
@@ -620,30 +619,25 @@ async def test_one_bad_entry_costs_only_itself(notes: Path, log: Logs) -> None:
     assert len(noted_pids(notes)) == 1 and "s3cret" not in log.text
 
 
-def test_an_unknown_key_like_a_filter_is_a_problem(monkeypatch: Monkey) -> None:
-    """And so is another client's spelling, where somebody has deleted its room."""
+def test_unknown_keys_are_told_in_one_line(monkeypatch: Monkey, log: Logs) -> None:
+    """But one like a filter is a problem, even another client's without its room."""
     untranslated: Any = lambda path, entry, reader: entry
     monkeypatch.setattr(workbench, "translate_entry", untranslated, raising=False)
-    keys = "tools includeTools enabled_tools disabledTools toolFilter ToolFilters "
-    keys += "tool_filters tool_allowlist toolsDeny blockTool excludedTools"
-    for key in keys.split():
-        config = parse(configuration(s={"command": "x", key: ["read_*"]}))
-        told = f"toolboxes.box.mcpServers.s.{key}: unknown key: did you"
-        assert config.toolboxes["box"].servers["s"].problem.startswith(told)
-
-
-def test_unknown_keys_are_told_in_one_line_and_comments_are_not(log: Logs) -> None:
     entry = {"command": "x", "toolTimeout": 1, "toolNamePrefix": 2, "_tools": "${A"}
-    data = configuration(_was=7, s=entry)
+    filters = {key: entry | {key: ["read_*"]} for key in FILTER_KEYS.split()}
+    data = configuration(_was=7, **filters)
     data["toolboxes"] |= {"_": 7, "off": {"enabled": False, "mcpServers": {}}}
     data["toolboxes"]["box"] |= {"_no": "${A", "oops": 1}
     config = parse(data | {"other": "${A"})
     assert list(config.toolboxes) == ["box"]
-    assert list(config.toolboxes["box"].servers) == ["s"]
-    keys = "unknown keys ['toolNamePrefix', 'toolTimeout'], ignored"
-    server, box = log.messages
-    assert server == f"toolboxes.box.mcpServers.s: {keys}"
+    *servers, box = log.messages
     assert box == "toolboxes.box: unknown keys ['oops'], ignored"
+    for key, server in config.toolboxes["box"].servers.items():
+        place = f"toolboxes.box.mcpServers.{key}"
+        assert server.problem.startswith(f"{place}.{key}: unknown key: did you")
+        told = f"{place}: unknown keys ['toolNamePrefix', 'toolTimeout'], ignored"
+        assert servers.pop(0) == told
+    assert servers == []
 
 
 @pytest.mark.parametrize("case", EXPANSIONS)
@@ -887,6 +881,9 @@ main (2 servers)
 NOT_FOUND = "Toolbox 'no' not found. Available toolboxes: box, mine"
 NEAR = "Use {toolbox}__{server}__{tool}, such as "
 WHOLE = {"tool_name": "box__b__echo"}
+ADDED = {"wait_for_previous": True, "task_progress": "- [ ] x", "context": {}}
+DELETE = ADDED | {"tool_name": "box__a__delete"}
+BESIDE = "put what stands in {} into `arguments`, not beside it$"
 BAD_CALLS: list[tuple[str, Any, str]] = [  # of a tool with arguments, and what is told
     ("open_toolbox", {"toolbox_name": "no"}, NOT_FOUND),
     ("open_toolbox", None, "^toolbox_name is not valid: Missing"),
@@ -899,6 +896,9 @@ BAD_CALLS: list[tuple[str, Any, str]] = [  # of a tool with arguments, and what 
     ("use_tool", {"tool_name": "box__b__ecoh"}, "'ecoh', nearest: .'box__b__echo'"),
     ("use_tool", {"tool_name": "no__b__x"}, f"in toolbox 'no': {NOT_FOUND}"),
     ("use_tool", BOX | {"tool_name": "mine__mine__echo"}, "of toolbox 'box' matches"),
+    ("use_tool", DELETE | {"args": {"path": "/x"}}, BESIDE.format("args")),
+    ("use_tool", DELETE | {"params": '{"path": "/x"}'}, BESIDE.format("params")),
+    ("use_tool", DELETE | {"path": "/x"}, BESIDE.format("path")),
 ]
 
 
@@ -940,8 +940,11 @@ async def test_the_two_tools_say_what_they_are_in_260_tokens() -> None:
     assert len(workbench.compact(sent)) <= 260 * 3.84
 
 
-async def test_a_bad_call_is_an_error_that_helps() -> None:
-    data = configuration(a=local(), b=local())
+async def test_a_bad_call_is_an_error_that_helps(notes: Path) -> None:
+    """None is executed without its arguments, which may delete everything."""
+    schema = {"type": "object", "properties": {"path": {}}}
+    tools = [tool("delete", inputSchema=schema), tool("echo")]
+    data = configuration(a=local(notes=notes, tools=tools), b=local())
     data["toolboxes"]["mine"] = {"description": "", "mcpServers": {"mine": local()}}
     async with connected(config=data) as client:
         for name, arguments, told in BAD_CALLS:
@@ -950,27 +953,16 @@ async def test_a_bad_call_is_an_error_that_helps() -> None:
         with pytest.raises(MCPError, match="^Tool 'x' not found: .*use_tool") as caught:
             await client.call_tool("x", {})
         assert caught.value.code == -32602
+    assert "delete" not in notes.read_text()
 
 
-async def test_nothing_is_executed_without_its_arguments(notes: Path) -> None:
-    """An empty call may delete everything. Other keys that clients add mean nothing."""
-    schema = {"type": "object", "properties": {"path": {}}}
-    nested: Any = {"args": {"path": "/x"}}
-    added = {"wait_for_previous": True, "task_progress": "- [ ] x", "context": {}}
-    given = {"tool_name": "box__a__delete"} | added
-    tools = [tool("delete", inputSchema=schema), tool("echo")]
-    async with connected(a=local(notes=notes, tools=tools)) as client:
-        for misplaced in (nested, {"path": "/x"}, {"params": '{"path": "/x"}'}):
-            result = await client.call_tool("use_tool", given | misplaced)
-            told = "put what stands in {} into `arguments`, not beside it"
-            assert text(result).endswith(told.format(*misplaced))
-        assert "delete" not in notes.read_text()
-        for arguments in ({"path": "/y"}, '{"path": "/y"}'):  # as models nest it
-            whole = given | nested | {"arguments": arguments}
-            assert text(await client.call_tool("use_tool", whole)) == '{"path": "/y"}'
-        given["tool_name"] = "box__a__echo"
-        assert text(await client.call_tool("use_tool", given)) == "{}"
-        assert not (await client.call_tool("open_toolbox", BOX | added)).is_error
+async def test_keys_that_clients_add_mean_nothing() -> None:
+    """Also beside arguments, which models write as JSON as well."""
+    async with connected(b=local()) as client:
+        for given, told in ({}, "{}"), ({"a": 1}, '{"a": 1}'), ('{"a": 1}', '{"a": 1}'):
+            whole = WHOLE | ADDED | {"arguments": given, "args": given}
+            assert text(await client.call_tool("use_tool", whole)) == told
+        assert not (await client.call_tool("open_toolbox", BOX | ADDED)).is_error
 
 
 # === Connections ======================================================================
@@ -1109,8 +1101,7 @@ async def test_a_wrong_answer_is_an_error_of_its_call_alone(eras: str) -> None:
             with pytest.raises(MCPError) as caught:
                 await use(client, "a", "write", {"line": line})
             assert dumped(caught.value.error) == error | {"message": "Go, ***"}
-        seen = await answer_of(client, "a", "seen")
-    assert seen["calls"] == len(WRONG_ANSWERS) + 3
+        assert (await answer_of(client, "a", "seen"))["calls"] == len(WRONG_ANSWERS) + 3
 
 
 async def test_a_question_reaches_the_client_and_is_answered(notes: Path) -> None:
@@ -1401,8 +1392,7 @@ def test_named_secrets_are_withheld(tmp_path: Path, monkeypatch: Monkey) -> None
         remote={"url": "https://h", "headers": headers},
         _was={"command": "${WB_WAS_KEY}"},
     )
-    config = parse(data | {"history": "${WB_KEY}"})
-    assert config.withheld == set(withheld)
+    assert parse(data | {"history": "${WB_KEY}"}).withheld == set(withheld)
 
 
 # === Serving ==========================================================================
@@ -1896,7 +1886,6 @@ async def test_a_refused_listing_ends_the_session(case: Any, remote: Remote) -> 
     The end is told, and waits for no answer.
     """
     answer, is_end = case
-    is_empty = answer in ({"tools": []}, NO_METHOD)
     remote.answers |= {"GET": response(404), "notifications/initialized": response(404)}
     remote.answers["DELETE"] = lambda *_: anyio.sleep(PATIENCE)
     async with connected(a=remote.at()) as client:
@@ -1905,7 +1894,7 @@ async def test_a_refused_listing_ends_the_session(case: Any, remote: Remote) -> 
         for _ in range(2):
             opened = await open_box(client)
             assert opened["servers_connected"] == 1
-            assert is_empty != bool(opened["tools"])
+            assert bool(opened["tools"]) != (answer in ({"tools": []}, NO_METHOD))
     assert remote.calls.count("initialize") == 1 + is_end
     assert remote.calls[-1] == "DELETE"
 
@@ -2080,11 +2069,10 @@ async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
     """And a new sign-in needs no restart; no token is logged or told."""
     guarded.password = password
     monkeypatch.setattr(workbench, "__file__", str(tmp_path / "a b/workbench.py"))
-    entry = guarded.at("/mcp?key=sesame-sesame")
     url = guarded.at()["url"]
     guarded.answers["GET"] = response(401)  # for which nothing is refreshed
     wanted = "HTTP 401: set `headers`, or sign in with: "
-    async with connected(a=entry) as client:
+    async with connected(a=guarded.at("/mcp?key=sesame-sesame")) as client:
         for _ in range(2):
             _, _, command = (await error_of(client, "a", "echo")).partition(wanted)
             assert await log_in(url) == 0
@@ -2095,8 +2083,8 @@ async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
             guarded.released.set()
             assert text(await slow) == "released"
             guarded.accepted.clear()
-            told = await error_of(client, "a", "leak")  # the new token is masked
-            assert told.endswith("You are bearer ***")
+            # The new token is masked.
+            assert (await error_of(client, "a", "leak")).endswith("You are bearer ***")
             guarded.accepted.clear()
             guarded.issued.append("revoked")
             assert (await error_of(client, "a", "echo")).endswith(wanted + command)
@@ -2304,11 +2292,10 @@ async def test_ordinary_tools_come_whole_and_the_longest_give_way() -> None:
     servers = {f"n{n}": long(f"{listing} for n in range({n})]") for n in (26, 150, 900)}
     servers["big"] = long("[tool(f'b{n}', description='d' * 8_000) for n in range(4)]")
     servers["huge"] = long("[tool('huge', description='d' * 34_000)]")
-    named = [f"box__big__b{n}" for n in range(3)]
     async with connected(**servers) as client:
         for parts, missing, least in (
             (["n26__*"], 0, {"inputSchema", "description"}),
-            (named, 0, {"inputSchema", "description"}),
+            ([f"box__big__b{n}" for n in range(3)], 0, {"inputSchema", "description"}),
             (["n26__tool-1*", "big__*"], 4, {"name"}),
             (["n150__*"], 150, {"name"}),
             (["n900__*"], 900, {"name"}),
@@ -2710,7 +2697,7 @@ async def test_a_page_that_found_us_is_refused_on_every_route() -> None:
 # === Room: uv =========================================================================
 
 # A folder of an environment that was not activated would be taken for one that was.
-FOLDERS = PATH.split(os.pathsep)
+FOLDERS = os.environ.get("PATH", os.defpath).split(os.pathsep)
 FOLDERS = [each for each in FOLDERS if not Path(each, "../pyvenv.cfg").exists()]
 PLAIN = dict(os.environ, LC_ALL="C.UTF-8", PATH=os.pathsep.join(FOLDERS))
 FOLDERS.insert(0, str(Path(sys.executable).parent))
@@ -2764,8 +2751,7 @@ def test_ctrl_c_ends_it_and_it_ends_its_servers(tmp_path: Path, notes: Path) -> 
     """They have not had it themselves: they were asked to end, then killed."""
     line = [*PYTHON, "-c", CTRL_C, str(ROOT), str(tmp_path)]
     flags = getattr(subprocess, "CREATE_NEW_CONSOLE", 0)
-    ended = subprocess.run(line, creationflags=flags, check=False)
-    assert ended.returncode == 0
+    assert subprocess.run(line, creationflags=flags, check=False).returncode == 0
     assert "ended" in notes.read_text() and "signalled" not in notes.read_text()
 
 
@@ -2800,6 +2786,7 @@ def test_the_script_header_and_the_requirements_ask_for_the_same() -> None:
 
 
 def test_entries_can_be_pasted(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> None:
+    """And what the README and the program name is there."""
     monkeypatch.setenv("TOKEN", "x")
     file = tmp_path / "config.json"
     file.write_text(fenced("jsonc")[0], "utf-8")
@@ -2813,6 +2800,13 @@ def test_entries_can_be_pasted(tmp_path: Path, monkeypatch: Monkey, log: Logs) -
         assert " ".join(entry["args"]) == f"run {START}"
     for line in others.splitlines():
         assert line.endswith(f" uv run {START}")
+    lines = [options for options, *_ in COMMANDS]
+    for line in fenced("sh")[0].splitlines():
+        assert line.removeprefix("uv run workbench.py ") in lines
+    assert "Upgrading" in SECTIONS  # to which an error of the program points
+    named = re.findall(r"--(\w[\w-]*)", SECTIONS["Command line"])
+    own = {"read-only", "verbose", "version"}
+    assert set(named) == own | workbench.MODES.keys() - {"config"}
 
 
 async def test_check_prints_as_shown(capsys: Capture, monkeypatch: Monkey) -> None:
@@ -2838,23 +2832,6 @@ async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -
             name, _, arguments = call.partition(" ")
             result = await client.call_tool(name, json.loads(arguments))
             assert re.fullmatch(pattern_of(expected), text(result))
-
-
-def test_every_file_option_and_key_of_the_readme_exists(log: Logs) -> None:
-    lines = [options for options, *_ in COMMANDS]
-    for line in fenced("sh")[0].splitlines():
-        assert line.removeprefix("uv run workbench.py ") in lines
-    for link in re.findall(r"\]\((?!http)([^)#]+)", README):
-        assert (ROOT / link).is_file(), link
-    assert "Upgrading" in SECTIONS  # to which an error of the program points
-    named = re.findall(r"--(\w[\w-]*)", SECTIONS["Command line"])
-    own = {"read-only", "verbose", "version"}
-    assert set(named) == own | workbench.MODES.keys() - {"config"}
-    keys = set(re.findall(r"`(\w+)`", SECTIONS["Configuration"])) - {"python"}
-    assert {"command", "url", "excludeTools"} < keys
-    for key in keys:
-        parse({"mcpServers": {"s": {"command": "x", key: [[]]}}})
-    assert "unknown keys" not in log.text
 
 
 def test_the_figures_of_rooms_are_those_that_are_printed() -> None:
