@@ -1550,12 +1550,11 @@ SECRETS += [
 ]
 LIMIT = 1 << 20  # of a message; in the program, it is larger
 EXECUTED = "the call may have taken effect, and was not repeated"
-DECLINED: dict[str, tuple[Any, str]] = {  # how a request fails, and what is told
+DECLINED = ("401", "403", "302")  # the faults below that nothing was executed before
+FAILED: dict[str, tuple[Any, str]] = {  # how a request fails, and what is told
     "401": (response(401, "Who?"), "HTTP 401"),
     "403": (403, "No such record"),
     "302": (response(302, location="/x?y=1"), "HTTP 302.* write http://.*/x in `url`"),
-}
-BROKEN: dict[str, tuple[Any, str]] = {  # the same, where it may have been executed
     "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
     "html": (response(200, "<html>"), "HTTP 200, no valid MCP.*<html>"),
     "accepted": (response(202), "HTTP 202, no valid MCP"),
@@ -1566,7 +1565,6 @@ BROKEN: dict[str, tuple[Any, str]] = {  # the same, where it may have been execu
     "closed": (b"", "disconnected"),
     "cut": (response(200, "{}")[:-1], "closed"),
 }
-FAILED = DECLINED | BROKEN
 INVALID = ["http://me:sesame/word@h/", "me:sesame@h/?k=sesame"]
 BARE = {"id": None, "error": {"code": -32000, "message": "No valid session ID"}}
 # How calls are answered one after another, and how many of them fail; how many times a
@@ -1748,10 +1746,8 @@ async def test_headers_go_with_each_request_to_their_host(remote: Remote) -> Non
     assert remote.secrets == {"bearer sesame-open"}
 
 
-async def test_a_remote_failure_says_why(
-    remote: Remote, monkeypatch: Monkey, log: Logs
-) -> None:
-    """It costs one call, and tells the host alone, and what may have been executed."""
+async def test_a_fault_is_told(remote: Remote, monkeypatch: Monkey, log: Logs) -> None:
+    """It costs one call. The host alone is told, and what may have been executed."""
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", PATIENCE)
     monkeypatch.setattr(workbench, "LINE_LIMIT", LIMIT)
     servers: dict[str, Any] = {"works": remote.at()}
@@ -1773,7 +1769,7 @@ async def test_a_remote_failure_says_why(
         for fault in FAILED:
             failed[f"works {fault}"] = told = await error_of(client, "works", fault)
             assert remote.calls.count(fault) == 1, fault
-            assert (EXECUTED in told) == (fault in BROKEN), told
+            assert (EXECUTED in told) == (fault not in DECLINED), told
             await use(client, "works", "ok")  # two in a row would end the session
         remote.released.set()
         assert text(await calling) == "released"
@@ -2220,7 +2216,7 @@ LEVELS[600] = ""
 
 
 def long(tools: str, manual: str = "''") -> dict[str, Any]:
-    """A server with these tools and instructions, as code, which is shorter."""
+    """A server with these, as code, because Windows has short command lines."""
     code = f"self.about['instructions'] = {manual}; self.initialize(request)"
     listing = f"answer(request, {{'tools': {tools}}})"
     return local(on={"initialize": code, "tools_list": listing})
@@ -2530,13 +2526,11 @@ async def check(data: Any, *options: str) -> int:
     return await workbench.check(parse(data, read_only="read_only" in options))
 
 
-async def test_check_starts_each_server_once_and_tells_how_that_went(
-    tmp_path: Path, notes: Path, capsys: Capture, monkeypatch: Monkey
-) -> None:
-    """A line is printed once its server has settled. What it waits for, it says."""
+async def test_check_reports(notes: Path, capsys: Capture, monkeypatch: Monkey) -> None:
+    """It starts each server once, and tells when it has settled, and what it awaits."""
     sleep = anyio.sleep
     monkeypatch.setattr(anyio, "sleep", lambda seconds: sleep(min(seconds, 0.05)))
-    gate = tmp_path / "gate"
+    gate = notes.with_name("gate")
     start = f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\nself.start(0)"
     die = "os.write(2, b'first words\\nlast words'); sys.exit(3)"
     tools = [tool("read", inputSchema=PATHS, **READING), tool("rm", **READING)]
@@ -2615,12 +2609,10 @@ async def test_the_toolbox_has_two_tools(monkeypatch: Monkey) -> None:
             assert result.is_error and "text" in text(result), arguments
         monkeypatch.setattr(zoneinfo, "ZoneInfo", None)  # UTC needs no zone data
         assert text(await call("time")).endswith("+00:00")
-    assert (echo.name, echo.title) == ("echo", "Echo Tool")
-    assert (time.name, time.title) == ("time", "Time Tool")
+    assert (echo.title, echo.input_schema["required"]) == ("Echo Tool", ["text"])
+    assert time.title == "Time Tool" and not time.input_schema.get("required")
     assert echo.description == "A simple tool that returns the text it was given."
     assert "Returns the current server time" in str(time.description)
-    assert echo.input_schema["required"] == ["text"]
-    assert not time.input_schema.get("required")
 
 
 def test_one_url_serves_every_client_until_a_signal() -> None:
