@@ -403,7 +403,6 @@ class Wire(AbstractContextManager["Wire"]):
             self.process: Any = subprocess.Popen(line, cwd=folder, **streams)
         self.watchdog = threading.Timer(PATIENCE + 10, self.process.kill)
         self.watchdog.start()
-        self.answers: dict[Any, dict[str, Any]] = {}
         self.last_id = 0
 
     def __exit__(self, *_: object) -> None:
@@ -428,13 +427,12 @@ class Wire(AbstractContextManager["Wire"]):
         return self.begin("tools/call", name="use_tool", arguments=given)
 
     def answer(self, request: int) -> dict[str, Any]:
-        while request not in self.answers:
+        message: dict[str, Any] = {}
+        while message.get("id") != request or "method" in message:
             line = self.process.stdout.readline()
             assert line, "the workbench ended, or hung and was killed"
             message = json.loads(line)
-            if "method" not in message:
-                self.answers[message["id"]] = message
-        return self.answers.pop(request)
+        return message
 
     def use(self, server: str) -> str:
         [block] = self.answer(self.begin_use(server))["result"]["content"]
@@ -480,10 +478,7 @@ ASCII = ENVIRONMENT | {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": ""}
 
 @pytest.fixture(scope="session")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """How one of `COMMANDS` has ended. They run beside the tests, without input.
-
-    They start a copy in a project, whose folder comes first in `sys.path`.
-    """
+    """How one of `COMMANDS` has ended, without input, in a folder with other modules."""
     folder = tmp_path_factory.mktemp("commands")
     file = shutil.copy(workbench.__file__, folder)
     for name in ("mcp/__init__", "logging/__init__", "types", "calendar", "secrets"):
@@ -1549,7 +1544,7 @@ SECRETS += [
     ({"url": "http://h/?a=b&apiKey=secretive&c=d"}, "secretive"),
 ]
 LIMIT = 1 << 20  # of a message; in the program, it is larger
-EXECUTED = "the call may have taken effect, and was not repeated"
+
 DECLINED = ("401", "403", "302")  # the faults below that nothing was executed before
 FAILED: dict[str, tuple[Any, str]] = {  # how a request fails, and what is told
     "401": (response(401, "Who?"), "HTTP 401"),
@@ -1769,7 +1764,7 @@ async def test_a_fault_is_told(remote: Remote, monkeypatch: Monkey, log: Logs) -
         for fault in FAILED:
             failed[f"works {fault}"] = told = await error_of(client, "works", fault)
             assert remote.calls.count(fault) == 1, fault
-            assert (EXECUTED in told) == (fault not in DECLINED), told
+            assert (workbench.EXECUTED in told) == (fault not in DECLINED), told
             await use(client, "works", "ok")  # two in a row would end the session
         remote.released.set()
         assert text(await calling) == "released"
@@ -1883,10 +1878,7 @@ async def test_a_session_ends_with_a_refusal(case: str, remote: Remote) -> None:
 
 @pytest.mark.parametrize("case", LISTINGS)
 async def test_a_refused_listing_ends_the_session(case: Any, remote: Remote) -> None:
-    """That of a GET or a notification does not, and each opening asks for a list.
-
-    The end is told, and waits for no answer.
-    """
+    """Of a GET or a notification, none counts. The end is told, and waits for nothing."""
     answer, is_end = case
     remote.answers |= {"GET": response(404), "notifications/initialized": response(404)}
     remote.answers["DELETE"] = lambda *_: anyio.sleep(PATIENCE)
@@ -2487,11 +2479,11 @@ CALL = 'its.json --call box__s__result {"content":[{"type":"text","text":'
 CALL += '"Gr\\u00f6\\u00df"},{"type":"text","text":"en"}]}'
 COMMANDS.append((CALL, 0, "Größ\nen\n", "größe", {}))  # in UTF-8, whatever is usual
 COMMANDS.append((f"--read-only {CALL}", 1, "", "left out by --read-only", {}))
-CALL = 'its.json --call box__s__result {"content":[{"type":"image","data":"aGk=",'
-CALL += '"mimeType":"image/png"}]}'
-COMMANDS.append((CALL, 0, r'(?s){\n.*"data": "aGk=",.*}\n', "", {}))
 CALL = "its.json --call box__s__"
 COMMANDS.append((CALL + 'echo {"a": "b c"}', 0, '{"a": "b c"}\n', "", {}))
+IMAGE = {"content": [BLOCKS[2]]}
+AS_JSON = re.escape(json.dumps(IMAGE, indent=2)) + "\n"
+COMMANDS.append((f"{CALL}result {json.dumps(IMAGE)}", 0, AS_JSON, "", {}))
 WHAT = 'arguments: expected a JSON object such as {"text": "hi"}'
 COMMANDS.append((CALL + "x [1]", 1, "", WHAT, {}))
 COMMANDS.append((CALL + "none", 1, "", r"no tool 'none', nearest: \['box__s__", {}))
