@@ -1545,7 +1545,7 @@ SECRETS += [
 ]
 LIMIT = 1 << 20  # of a message; in the program, it is larger
 
-DECLINED = ("401", "403", "302")  # the faults below that nothing was executed before
+DECLINED = ("401", "403", "302")  # of the faults below, those that execute nothing
 FAILED: dict[str, tuple[Any, str]] = {  # how a request fails, and what is told
     "401": (response(401, "Who?"), "HTTP 401"),
     "403": (403, "No such record"),
@@ -1878,7 +1878,7 @@ async def test_a_session_ends_with_a_refusal(case: str, remote: Remote) -> None:
 
 @pytest.mark.parametrize("case", LISTINGS)
 async def test_a_refused_listing_ends_the_session(case: Any, remote: Remote) -> None:
-    """Of a GET or a notification, none counts. The end is told, and waits for nothing."""
+    """No refusal of a GET or a notification does. The end is told, without a wait."""
     answer, is_end = case
     remote.answers |= {"GET": response(404), "notifications/initialized": response(404)}
     remote.answers["DELETE"] = lambda *_: anyio.sleep(PATIENCE)
@@ -2759,7 +2759,7 @@ def test_the_script_header_and_the_requirements_ask_for_the_same() -> None:
 
 
 def test_entries_can_be_pasted(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> None:
-    """And what the README and the program name is there."""
+    """And the README has every command and option, and what the program points to."""
     monkeypatch.setenv("TOKEN", "x")
     file = tmp_path / "config.json"
     file.write_text(fenced("jsonc")[0], "utf-8")
