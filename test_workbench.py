@@ -22,6 +22,7 @@ CLIENT_INFO = f"{RESERVED}clientInfo"
 TOOLS = ["echo", "result", "write", "say", "ask", "wait", "seen", "become"]
 WINDOWS = sys.platform == "win32"
 if sys.platform == "win32":
+    import _winapi
     import msvcrt
 
 
@@ -30,8 +31,7 @@ def local(**options: Any) -> dict[str, Any]:
     file = Path(__file__)
     code = f"import runpy, sys; sys.path.insert(0, {str(file.parent)!r}); "
     code += f"runpy.run_module({file.stem!r}, run_name='__main__')"
-    options = json.loads(json.dumps(options, default=str))
-    args = ["-Xutf8", "-Ic", code, json.dumps(options)]
+    args = ["-Xutf8", "-Ic", code, json.dumps(options, default=str)]
     return {"command": sys.executable, "args": args}
 
 
@@ -89,8 +89,7 @@ class Downstream:
         self.about = {**self.about, **more.get("about", {})}
         self.tools = more.get("tools") or [tool(name) for name in TOOLS]
         self.on: dict[str, str] = more.get("on", {})
-        self.known: dict[str, Any] = {"pid": os.getpid(), "calls": 0}
-        self.more_tools: list[Any] = []
+        self.known: dict[str, Any] = {"calls": 0}
         self.note(os.getpid())
 
     def note(self, line: object) -> None:
@@ -137,7 +136,7 @@ class Downstream:
         answer(request, {**self.about, "supportedVersions": [MODERN], **self.hints})
 
     def tools_list(self, request: dict[str, Any]) -> None:
-        answer(request, {**self.hints, "tools": self.tools + self.more_tools})
+        answer(request, {**self.hints, "tools": self.tools})
 
     def notifications_cancelled(self, notification: dict[str, Any]) -> None:
         self.note(f"cancelled-{notification['params']['requestId']}")
@@ -181,7 +180,7 @@ class Downstream:
 
     def become(self, request: dict[str, Any], given: dict[str, Any]) -> None:
         """Get `tools` beside its own, and tell that so many times."""
-        self.more_tools = given["tools"]
+        self.tools[len(TOOLS) :] = given["tools"]
         self.on |= given.get("on", {})
         for _ in range(given.get("times", 1)):
             send(CHANGED)
@@ -192,7 +191,6 @@ if __name__ == "__main__":
     Downstream(**json.loads(sys.argv[1])).handle("start", {})
     sys.exit()
 
-import _thread
 import ast
 import asyncio
 import datetime
@@ -205,27 +203,23 @@ import ssl
 import subprocess
 import threading
 import urllib.parse
-import webbrowser
 import zoneinfo
 from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
 from queue import Queue
-from typing import Any, Self, get_args
+from typing import Any, get_args
 
 import anyio
 import httpx2
 import pytest
 from mcp import Client, MCPError, types
+from mcp.client.sse import sse_client
 
 import workbench
-
-if sys.platform == "win32":
-    import _winapi
-
 
 # === Clients ==========================================================================
 # Most tests connect a client to a workbench in this process, some to a process of it.
@@ -235,14 +229,12 @@ MODES = pytest.mark.parametrize("mode", ["legacy", "auto"])
 ERAS = pytest.mark.parametrize("eras", [OLDER, MODERN])
 PIPE = subprocess.PIPE
 PYTHON = [sys.executable]
-PATH = os.environ.get("PATH", os.defpath)
 os.environ.pop("WORKBENCH_CONFIG", None)  # that of the person who runs the tests
 Monkey = pytest.MonkeyPatch
 Logs = pytest.LogCaptureFixture
 Capture = pytest.CaptureFixture[str]
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("error")]
-POSIX = pytest.mark.skipif(WINDOWS, reason="Windows has no signals and terminals")
-ON_WINDOWS = pytest.mark.skipif(not WINDOWS, reason="only Windows has this")
+
 HOME = "USERPROFILE" if WINDOWS else "HOME"
 PATIENCE = 90 if WINDOWS else 30  # seconds for a test; under Wine, all takes longer
 KILLED = 9 if WINDOWS else -9  # the status of a process that was killed
@@ -293,8 +285,7 @@ async def connected(
 ) -> AsyncIterator[Client]:
     """A client of a workbench in this process, which has `PATIENCE` for everything."""
     read_only = servers.pop("read_only", False)
-    if not isinstance(config, workbench.WorkbenchConfig):
-        config = parse(config or configuration(**servers), read_only=read_only)
+    config = parse(config or configuration(**servers), read_only)
     server = workbench.create_server(config)
     with anyio.fail_after(PATIENCE):
         async with Client(server, mode=mode, **dict(callbacks)) as client:
@@ -344,7 +335,6 @@ def dumped(model: Any) -> Any:
 
 
 def noted_pids(notes: Path) -> list[int]:
-    """The processes that have noted themselves, in the order of their starts."""
     return [int(word) for word in notes.read_text().split() if word.isdigit()]
 
 
@@ -367,12 +357,35 @@ async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
             await anyio.sleep(0.01)
 
 
-def request_bytes(method: str, params: Any, number: int = 7) -> bytes:
-    message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-    return json.dumps(message, ensure_ascii=False).encode()
+class Ear:
+    """A client's callbacks with `able` in their names; to a question they `answer`."""
+
+    def __init__(self, able: str = "") -> None:
+        self.heard: list[Any] = []
+        self.answer: Any = ACCEPTED
+        with_tools = types.SamplingCapability(tools=types.SamplingToolsCapability())
+        every = {
+            "elicitation_callback": partial(self.ask, types.ElicitResult),
+            "sampling_callback": partial(self.ask, types.CreateMessageResultWithTools),
+            "list_roots_callback": partial(self.ask, types.ListRootsResult),
+            "sampling_capabilities": with_tools,
+        }
+        self.callbacks: dict[str, Any] = {"message_handler": self.listen}
+        self.callbacks |= {name: each for name, each in every.items() if able in name}
+
+    async def ask(self, model: Any, _: object, params: Any = None) -> Any:
+        self.heard.append(dumped(params) if params else {})  # of roots
+        kind = types.ErrorData if "code" in self.answer else model
+        return kind.model_validate(self.answer)
+
+    async def listen(self, message: Any) -> None:
+        self.heard.append(dumped(message))
+
+    async def progress(self, done: float, total: float | None, message: Any) -> None:
+        self.heard.append((done, total, message))
 
 
-class Wire:
+class Wire(AbstractContextManager["Wire"]):
     """A workbench process; its servers are entries, or the `on` of a `Downstream`."""
 
     def __init__(
@@ -383,19 +396,14 @@ class Wire:
         for name, each in on.items():
             if not each.keys() & {"command", "url"}:
                 on[name] = local(notes=self.notes, on=each)
-        path = folder / "workbench-config.json"
-        path.write_text(json.dumps(configuration(**on)))
-        line = [*start, workbench.__file__, str(path), *args]
-        with open(folder / "stderr", "wb") as file:
-            streams = {"stdin": PIPE, "stdout": PIPE, "stderr": file, **dict(io)}
+        (folder / "workbench-config.json").write_text(json.dumps(configuration(**on)))
+        line = [*start, workbench.__file__, *args]
+        with open(folder / "stderr", "wb") as log:
+            streams = {"stdin": PIPE, "stdout": PIPE, "stderr": log, **dict(io)}
             self.process: Any = subprocess.Popen(line, cwd=folder, **streams)
         self.watchdog = threading.Timer(PATIENCE + 10, self.process.kill)
         self.watchdog.start()
-        self.answers: dict[Any, dict[str, Any]] = {}
         self.last_id = 0
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.watchdog.cancel()
@@ -408,7 +416,9 @@ class Wire:
 
     def begin(self, method: str, **params: Any) -> int:
         self.last_id += 1
-        self.process.stdin.write(request_bytes(method, params, self.last_id) + b"\n")
+        request = {"jsonrpc": "2.0", "id": self.last_id, "method": method}
+        line = json.dumps(request | {"params": params}) + "\n"
+        self.process.stdin.write(line.encode())
         self.process.stdin.flush()
         return self.last_id
 
@@ -417,19 +427,18 @@ class Wire:
         return self.begin("tools/call", name="use_tool", arguments=given)
 
     def answer(self, request: int) -> dict[str, Any]:
-        while request not in self.answers:
+        message: dict[str, Any] = {}
+        while message.get("id") != request or "method" in message:
             line = self.process.stdout.readline()
             assert line, "the workbench ended, or hung and was killed"
             message = json.loads(line)
-            if "method" not in message:
-                self.answers[message["id"]] = message
-        return self.answers.pop(request)
+        return message
 
     def use(self, server: str) -> str:
         [block] = self.answer(self.begin_use(server))["result"]["content"]
         return str(block["text"])
 
-    def initialize(self) -> Self:
+    def initialize(self) -> Wire:
         """As a client does that knows 2026-07-28 as well, and asks for both at once."""
         meta = {f"{RESERVED}protocolVersion": MODERN, f"{RESERVED}clientInfo": IDENTITY}
         probe = self.begin("server/discover", _meta=meta | {CAPABILITIES: {}})
@@ -462,18 +471,20 @@ class Wire:
 # as patterns; arguments of `run`. FILES has the files in their folder.
 COMMANDS: list[tuple[str, int, str, str, dict[str, Any]]] = []
 FILES: dict[str, dict[str, Any]] = {}
-# What options print at once, without a folder.
-OPTIONS = {"--version": "^mcp-workbench 0.10.0\n$"}
-OPTIONS["--help"] = r"python workbench.py \[CONFIG\] +serve the workbench over stdio"
+UNFIT = "do not go together; expected: "
 ENVIRONMENT = dict(os.environ)
 ASCII = ENVIRONMENT | {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": ""}
-Ended = Callable[[Any], subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
-    """How one of `COMMANDS` has ended. They run beside the tests, without input."""
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """How one of `COMMANDS` has ended, without input, in a folder with other modules."""
     folder = tmp_path_factory.mktemp("commands")
+    file = shutil.copy(workbench.__file__, folder)
+    for name in ("mcp/__init__", "logging/__init__", "types", "calendar", "secrets"):
+        path = folder / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("raise ImportError('a file of the project')")
     for name, config in FILES.items():
         (folder / name).write_text(json.dumps(config))
     stdin, writer = os.pipe()
@@ -483,7 +494,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     with open(stdin), open(writer, "w"), ThreadPoolExecutor(2) as pool:
         running = []
         for options, *_, more in COMMANDS:
-            line = [*PYTHON, workbench.__file__, *options.split()]
+            line = [*PYTHON, file, *options.split()]
             running.append(pool.submit(run, **(given | {"args": line} | more)))
         yield lambda case: running[COMMANDS.index(case)].result()
         pool.shutdown(cancel_futures=True)
@@ -498,8 +509,11 @@ def cases_of(table: str) -> list[tuple[str, list[str]]]:
     return [(head, its) for head, *its in (case.split("\n  ") for case in cases)]
 
 
-# Each line of JSON is a file that is refused; below it are its problems, as patterns.
+# Each line is a file that is refused, TOML if it begins with `[`, in which `\n` ends a
+# line; below it are its problems, as patterns.
 BAD_FILES = cases_of(r"""
+{"a":\n x}
+  cannot be read as JSON.*line 2 column 2
 {"theme": "dark", "mcpServer": "s3cret"}
   configuration: expected .*toolboxes.*, found .'theme', 'mcpServer'.
 "s3cret"
@@ -543,73 +557,8 @@ u_ {"command": "x", "toolFilters": "s3cret"}
   : expected a name, without '__', not ending in '_'
   .toolFilters: expected a list, found a string
 """)
-
-
-@pytest.mark.parametrize("case", BAD_FILES)
-def test_a_bad_file_is_refused_with_all_its_problems(case: Any) -> None:
-    data, patterns = case
-    with pytest.raises(workbench.ConfigError) as error:
-        parse(json.loads(data))
-    first, *problems = str(error.value).splitlines()
-    assert first == "the file:" and "s3cret" not in str(problems)
-    for pattern in patterns:
-        assert any(re.match(pattern, each) for each in problems), (pattern, problems)
-    assert len(problems) == len(patterns), problems
-
-
-@pytest.mark.usefixtures("ended")  # so that the command lines run meanwhile
-async def test_one_bad_entry_costs_only_itself(notes: Path, log: Logs) -> None:
-    """Its problems are its reason wherever reasons stand, and it is never started."""
-    expected, servers = {}, {"good": local(notes=notes)}
-    for line, patterns in BAD_ENTRIES:
-        name, _, entry = line.partition(" ")
-        servers[name] = json.loads(entry)
-        expected[name] = patterns
-    async with connected(**servers) as client:
-        answer = await open_box(client)
-        for name, patterns in expected.items():
-            place = f"toolboxes.box.mcpServers.{name}"
-            told = await error_of(client, name, "echo")
-            _, _, problem = told.partition("is not up: ")
-            assert problem.count(place) == len(patterns), problem
-            for pattern in patterns:
-                assert re.search(f"(^|; ){place}{pattern}", problem)
-            assert answer["servers_failed"].pop(name).startswith(place)
-    assert answer["servers_connected"] == 1 and answer["servers_failed"] == {}
-    assert len(noted_pids(notes)) == 1 and "s3cret" not in log.text
-
-
-def read_server(entry: Any) -> Any:
-    config = parse(configuration(s=entry))
-    return config.toolboxes["box"].servers["s"]
-
-
-def test_an_unknown_key_like_a_filter_is_a_problem(monkeypatch: Monkey) -> None:
-    """And so is another client's spelling, where somebody has deleted its room."""
-    untranslated: Any = lambda path, entry, reader: entry
-    monkeypatch.setattr(workbench, "translate_entry", untranslated, raising=False)
-    keys = "tools includeTools enabled_tools disabledTools toolFilter ToolFilters "
-    keys += "tool_filters tool_allowlist toolsDeny blockTool excludedTools"
-    for key in keys.split():
-        told = read_server({"command": "x", key: ["read_*"]}).problem
-        place = "toolboxes.box.mcpServers.s."
-        assert told.startswith(f"{place}{key}: unknown key: did you")
-
-
-def test_unknown_keys_are_told_in_one_line_and_comments_are_not(log: Logs) -> None:
-    entry = {"command": "x", "toolTimeout": 1, "toolNamePrefix": 2, "_tools": "${A"}
-    data = configuration(_was=7, s=entry)
-    data["toolboxes"] |= {"_": 7, "off": {"enabled": False, "mcpServers": {}}}
-    data["toolboxes"]["box"] |= {"_no": "${A", "oops": 1}
-    config = parse(data | {"other": "${A"})
-    assert list(config.toolboxes) == ["box"]
-    assert list(config.toolboxes["box"].servers) == ["s"]
-    keys = "unknown keys ['toolNamePrefix', 'toolTimeout'], ignored"
-    server, box = log.messages
-    assert server == f"toolboxes.box.mcpServers.s: {keys}"
-    assert box == "toolboxes.box: unknown keys ['oops'], ignored"
-
-
+FILTER_KEYS = "tools includeTools enabled_tools disabledTools toolFilter ToolFilters "
+FILTER_KEYS += "tool_filters tool_allowlist toolsDeny blockTool excludedTools"
 VARIABLES = {"A": "x", "A_1": "y", "_B": "z", "EMPTY": "", "a_b": "small"}
 VARIABLES["RAW"] = r"${A} $A \1 }"
 # A text, and what it becomes; or a problem of the entry; or a warning. Any other stays.
@@ -633,13 +582,73 @@ $MY_KEY ? args[0]: write ${NAME} if its end is a variable
 """.strip().splitlines()
 
 
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_a_bad_file_is_refused(case: Any, tmp_path: Path, monkeypatch: Monkey) -> None:
+    """All its problems are told, behind its absolute path."""
+    content, patterns = case
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / ("c.toml" if content[0] == "[" else "c.json")
+    path.write_text(content.replace(r"\n", "\n"))
+    with pytest.raises(workbench.ConfigError) as error:
+        find(path.name)
+    told = str(error.value)
+    problems = told.removeprefix(f"{path}:").strip().splitlines()
+    assert told.startswith(f"{path}:") and "s3cret" not in told
+    for pattern in patterns:
+        assert any(re.match(pattern, each) for each in problems), (pattern, problems)
+    assert len(problems) == len(patterns), problems
+
+
+@pytest.mark.usefixtures("ended")  # so that the command lines run meanwhile
+async def test_one_bad_entry_costs_only_itself(notes: Path, log: Logs) -> None:
+    """Its problems are its reason wherever reasons stand, and it is never started."""
+    expected, servers = {}, {"good": local(notes=notes)}
+    for line, patterns in BAD_ENTRIES:
+        name, _, entry = line.partition(" ")
+        servers[name] = json.loads(entry)
+        expected[name] = patterns
+    async with connected(**servers) as client:
+        answer = await open_box(client)
+        for name, patterns in expected.items():
+            place = f"toolboxes.box.mcpServers.{name}"
+            problem = (await error_of(client, name, "echo")).partition("not up: ")[2]
+            assert problem.count(place) == len(patterns), problem
+            for pattern in patterns:
+                assert re.search(f"(^|; ){place}{pattern}", problem)
+            assert answer["servers_failed"].pop(name).startswith(place)
+    assert answer["servers_connected"] == 1 and answer["servers_failed"] == {}
+    assert len(noted_pids(notes)) == 1 and "s3cret" not in log.text
+
+
+def test_unknown_keys_are_told_in_one_line(monkeypatch: Monkey, log: Logs) -> None:
+    """But one like a filter is a problem, even another client's without its room."""
+    untranslated: Any = lambda path, entry, reader: entry
+    monkeypatch.setattr(workbench, "translate_entry", untranslated, raising=False)
+    entry = {"command": "x", "toolTimeout": 1, "toolNamePrefix": 2, "_tools": "${A"}
+    filters = {key: entry | {key: ["read_*"]} for key in FILTER_KEYS.split()}
+    data = configuration(_was=7, **filters)
+    data["toolboxes"] |= {"_": 7, "off": {"enabled": False, "mcpServers": {}}}
+    data["toolboxes"]["box"] |= {"_no": "${A", "oops": 1}
+    config = parse(data | {"other": "${A"})
+    assert list(config.toolboxes) == ["box"]
+    *servers, box = log.messages
+    assert box == "toolboxes.box: unknown keys ['oops'], ignored"
+    for key, server in config.toolboxes["box"].servers.items():
+        place = f"toolboxes.box.mcpServers.{key}"
+        assert server.problem.startswith(f"{place}.{key}: unknown key: did you")
+        told = f"{place}: unknown keys ['toolNamePrefix', 'toolTimeout'], ignored"
+        assert servers.pop(0) == told
+    assert servers == []
+
+
 @pytest.mark.parametrize("case", EXPANSIONS)
 def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> None:
     """A warning does not show the text, which may be a password."""
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
     given, sign, told = re.split("(?: ([=:?]) |$)", case, maxsplit=1)
-    server = read_server({"command": "x", "args": [given], "env": {"${A}": "y"}})
+    config = configuration(s={"command": "x", "args": [given], "env": {"${A}": "y"}})
+    server: Any = parse(config).toolboxes["box"].servers["s"]
     place = "toolboxes.box.mcpServers.s."
     if sign == ":":
         assert server.problem.startswith(place + told)
@@ -647,23 +656,6 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
         assert server.args == [told if sign == "=" else given]
         assert server.env == {"${A}": "y"}  # a key stays as it is
     assert log.messages == ([place + told] if sign == "?" else [])
-
-
-BAD_CONTENTS: list[tuple[str, bytes, str]] = [  # of a file of this name; what is told
-    ("c.json", b'{"a":\n x}', "cannot be read as JSON.*line 2 column 2"),
-]
-
-
-@pytest.mark.parametrize("name, data, told", BAD_CONTENTS)
-def test_a_file_that_cannot_be_used_is_an_error_that_says_where(
-    name: str, data: bytes, told: str, tmp_path: Path, monkeypatch: Monkey
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(workbench.ConfigError) as error:
-        find(name)
-    assert str(error.value).startswith(str(tmp_path / name))
-    assert re.search(told, str(error.value))
 
 
 def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
@@ -689,6 +681,22 @@ EVERY_FIELD = tool("read", description=" Liest\nä ", inputSchema=INPUT, title="
 EVERY_FIELD |= {"annotations": {"title": "A", "readOnlyHint": True}, "more": None}
 EVERY_FIELD |= {"outputSchema": {"type": "object"}, "_meta": {"own": None}}
 EVERY_FIELD |= {"icons": [{"src": "data:,"}], "execution": {"taskSupport": "optional"}}
+PARTS = [  # of a toolbox, with its tools, and the note
+    ("a__*", "a__echo a__other", "2 of 2 tools of a match."),
+    (["box__a__echo", "a__ec*"], "a__echo", "1 of 2 tools of a match."),
+    ('["*x__a__*er"]', "a__other", "1 of 2 tools of a match."),
+    (["re*]", "z"], "b__re[1]", "1 of 4 tools of a, b, c match. No tool matches 'z'."),
+    ("a__ECHO", "", "0 of 2 tools of a match. No tool matches 'a__ECHO'."),
+    ("box__b__o__ther", "b__o__ther", "1 of 2 tools of b match."),
+]
+ALL_NAMES = "read_a Read_b list get[1] 🧰a__b_"
+FILTERED: list[tuple[dict[str, Any], str]] = [  # with the tools that are left
+    ({"toolFilters": ["read_*", "l?st", "get[1]"]}, "read_a list get[1]"),
+    ({"toolFilters": ["[!l]*"], "excludeTools": ["read*"]}, "Read_b get[1] 🧰a__b_"),
+    ({"toolFilters": []}, ""),
+    ({"toolFilters": "*", "excludeTools": ["?ea*", "l*"]}, "get[1] 🧰a__b_"),
+    ({"toolFilters": ["lost", "*"], "excludeTools": ["delte_*"]}, ALL_NAMES),
+]
 
 
 async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
@@ -713,34 +721,19 @@ async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
 
 
 async def test_a_failing_server_costs_only_itself(tmp_path: Path) -> None:
-    folder = tmp_path / "later"
-    told: dict[Any, Any] = {}
-
-    async def on_progress(*progress: Any) -> None:
-        told[progress[:2]] = progress[2]
-
+    ear, folder = Ear(), tmp_path / "later"
     async with connected(a=local(), b=local() | {"cwd": str(folder)}) as client:
         # Once each has settled, an answer waits for nothing.
         with anyio.fail_after(workbench.OPEN_TIMEOUT):
-            first = await open_box(client, progress_callback=on_progress)
-        assert list(told) == [(1, 2), (2, 2)] and set(told.values()) == {"a", "b"}
+            first = await open_box(client, progress_callback=ear.progress)
+        assert [each[:2] for each in ear.heard] == [(1, 2), (2, 2)]
+        assert {each[2] for each in ear.heard} == {"a", "b"}
         assert first["servers_failed"]["b"] in await error_of(client, "b", "echo")
         assert await open_box(client) == first
         folder.mkdir()
         assert await answer_of(client, "b", "echo", {"x": 1}) == {"x": 1}
         last = await open_box(client)
     assert list(last) == ["toolbox", "description", "servers_connected", "tools"]
-
-
-async def test_where_all_fail_none_is_left(notes: Path, monkeypatch: Monkey) -> None:
-    monkeypatch.setattr(workbench, "START_TIMEOUT", 0.5)
-    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
-    silent = local(notes=notes, on={"start": "self.hang()"})
-    async with connected(x=MISSING, silent=silent) as client:
-        result = await client.call_tool("open_toolbox", BOX)
-        assert result.is_error
-        assert re.search("(?s)no-such-command.* 0.5 seconds", text(result))
-        await until(lambda: not any(map(is_alive, noted_pids(notes))))
 
 
 async def test_an_open_waits(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> None:
@@ -764,7 +757,9 @@ async def test_an_open_waits(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> 
     assert again in answer["note"] and link in answer["note"]
 
 
-async def test_a_reason_is_one_readable_line_that_tells_the_cause() -> None:
+async def test_where_all_fail_none_is_left(notes: Path, monkeypatch: Monkey) -> None:
+    """Each reason is one readable line that tells the cause."""
+    monkeypatch.setattr(workbench, "START_TIMEOUT", 1.5)
     kill = "os.write(2, b'one\\n\\x1b[31mtwo'); os.kill(os.getpid(), 9)"
     no_key = {"initialize": "refuse(request, 7, 'no\\nkey')"}
     no_list = {"tools_list": "answer(request, {'tools': 7})"}
@@ -773,11 +768,15 @@ async def test_a_reason_is_one_readable_line_that_tells_the_cause() -> None:
         "folder": (local() | {"cwd": "/no-such"}, "folder .*no-such'"),
         "kill": (local(on={"start": kill}), f"status {KILLED}; one.* two"),
         "probed": (local(on=no_key), "^no key; probed$"),
-        "spoilt": (local(on=no_list), "not valid"),
+        "spoilt": (local(notes=notes, on=no_list), "not valid"),
+        "silent": (local(notes=notes, on={"start": "self.hang()"}), " 1.5 seconds"),
     }
     servers = {name: server for name, (server, _) in reasons.items()}
-    async with connected(good=local(), **servers) as client:
-        failed = (await open_box(client))["servers_failed"]
+    async with connected(**servers) as client:
+        result = await client.call_tool("open_toolbox", BOX)
+        await until(lambda: not any(map(is_alive, noted_pids(notes))))
+    assert result.is_error and len(noted_pids(notes)) == 2
+    failed = json.loads(text(result))["servers_failed"]
     for name, (_, told) in reasons.items():
         assert failed[name].isprintable() and re.search(told, failed[name]), name
 
@@ -799,16 +798,6 @@ async def test_a_tool_list_is_read_to_its_end(log: Logs) -> None:
     assert answer["servers_connected"] == 3
     found = re.findall("WARNING .*an invalid tool.*(Ben|7|Cid|Eve)", log.text)
     assert found == ["Ben", "7", "Cid", "Eve"]
-
-
-PARTS = [  # of a toolbox, with its tools, and the note
-    ("a__*", "a__echo a__other", "2 of 2 tools of a match."),
-    (["box__a__echo", "a__ec*"], "a__echo", "1 of 2 tools of a match."),
-    ('["*x__a__*er"]', "a__other", "1 of 2 tools of a match."),
-    (["re*]", "z"], "b__re[1]", "1 of 4 tools of a, b, c match. No tool matches 'z'."),
-    ("a__ECHO", "", "0 of 2 tools of a match. No tool matches 'a__ECHO'."),
-    ("box__b__o__ther", "b__o__ther", "1 of 2 tools of b match."),
-]
 
 
 async def test_a_part_has_the_matching_tools_and_a_note_that_counts_them() -> None:
@@ -860,16 +849,6 @@ async def test_a_server_starts_once_when_needed(tmp_path: Path) -> None:
     assert len(noted_pids(notes)) == 2 and len(noted_pids(others)) == 1
 
 
-ALL_NAMES = "read_a Read_b list get[1] 🧰a__b_"
-FILTERED: list[tuple[dict[str, Any], str]] = [  # with the tools that are left
-    ({"toolFilters": ["read_*", "l?st", "get[1]"]}, "read_a list get[1]"),
-    ({"toolFilters": ["[!l]*"], "excludeTools": ["read*"]}, "Read_b get[1] 🧰a__b_"),
-    ({"toolFilters": []}, ""),
-    ({"toolFilters": "*", "excludeTools": ["?ea*", "l*"]}, "get[1] 🧰a__b_"),
-    ({"toolFilters": ["lost", "*"], "excludeTools": ["delte_*"]}, ALL_NAMES),
-]
-
-
 async def test_a_filtered_tool_can_be_neither_seen_nor_called(log: Logs) -> None:
     """It is told as that, and so is a pattern that filters nothing."""
     its = local(tools=[tool(name) for name in ALL_NAMES.split()])
@@ -900,6 +879,28 @@ web (1 server)
 main (2 servers)
   Description: Files, and ünïcode
   Servers: b, a"""
+NOT_FOUND = "Toolbox 'no' not found. Available toolboxes: box, mine"
+NEAR = "Use {toolbox}__{server}__{tool}, such as "
+WHOLE = {"tool_name": "box__b__echo"}
+ADDED = {"wait_for_previous": True, "task_progress": "- [ ] x", "context": {}}
+DELETE = ADDED | {"tool_name": "box__a__delete"}
+BESIDE = "put what stands in {} into `arguments`, not beside it$"
+BAD_CALLS: list[tuple[str, Any, str]] = [  # of a tool with arguments, and what is told
+    ("open_toolbox", {"toolbox_name": "no"}, NOT_FOUND),
+    ("open_toolbox", None, "^toolbox_name is not valid: Missing"),
+    ("open_toolbox", BOX | {"tools": ["a", 1]}, "^tools.1 is not valid: "),
+    ("use_tool", {"tool_name": 7}, "^tool_name is not valid: "),
+    ("use_tool", WHOLE | {"arguments": [1]}, "^arguments: expected a JSON object"),
+    ("use_tool", WHOLE | {"arguments": "{a:"}, "^arguments: expected a JSON object"),
+    ("use_tool", {"tool_name": "box__echo"}, f"{NEAR}box__a__echo or box__b__echo"),
+    ("use_tool", {"tool_name": "mine__echo"}, f"{NEAR}mine__mine__echo"),
+    ("use_tool", {"tool_name": "box__b__ecoh"}, "'ecoh', nearest: .'box__b__echo'"),
+    ("use_tool", {"tool_name": "no__b__x"}, f"in toolbox 'no': {NOT_FOUND}"),
+    ("use_tool", BOX | {"tool_name": "mine__mine__echo"}, "of toolbox 'box' matches"),
+    ("use_tool", DELETE | {"args": {"path": "/x"}}, BESIDE.format("args")),
+    ("use_tool", DELETE | {"params": '{"path": "/x"}'}, BESIDE.format("params")),
+    ("use_tool", DELETE | {"path": "/x"}, BESIDE.format("path")),
+]
 
 
 @MODES
@@ -941,26 +942,11 @@ async def test_the_two_tools_say_what_they_are_in_260_tokens() -> None:
     assert len(workbench.compact(sent)) <= 260 * 3.84
 
 
-NOT_FOUND = "Toolbox 'no' not found. Available toolboxes: box, mine"
-NEAR = "Use {toolbox}__{server}__{tool}, such as "
-WHOLE = {"tool_name": "box__b__echo"}
-BAD_CALLS: list[tuple[str, Any, str]] = [  # of a tool with arguments, and what is told
-    ("open_toolbox", {"toolbox_name": "no"}, NOT_FOUND),
-    ("open_toolbox", None, "^toolbox_name is not valid: Missing"),
-    ("open_toolbox", BOX | {"tools": ["a", 1]}, "^tools.1 is not valid: "),
-    ("use_tool", {"tool_name": 7}, "^tool_name is not valid: "),
-    ("use_tool", WHOLE | {"arguments": [1]}, "^arguments: expected a JSON object"),
-    ("use_tool", WHOLE | {"arguments": "{a:"}, "^arguments: expected a JSON object"),
-    ("use_tool", {"tool_name": "box__echo"}, f"{NEAR}box__a__echo or box__b__echo"),
-    ("use_tool", {"tool_name": "mine__echo"}, f"{NEAR}mine__mine__echo"),
-    ("use_tool", {"tool_name": "box__b__ecoh"}, "'ecoh', nearest: .'box__b__echo'"),
-    ("use_tool", {"tool_name": "no__b__x"}, f"in toolbox 'no': {NOT_FOUND}"),
-    ("use_tool", BOX | {"tool_name": "mine__mine__echo"}, "of toolbox 'box' matches"),
-]
-
-
-async def test_a_bad_call_is_an_error_that_helps() -> None:
-    data = configuration(a=local(), b=local())
+async def test_a_bad_call_is_an_error_that_helps(notes: Path) -> None:
+    """None is executed without its arguments, which may delete everything."""
+    schema = {"type": "object", "properties": {"path": {}}}
+    tools = [tool("delete", inputSchema=schema), tool("echo")]
+    data = configuration(a=local(notes=notes, tools=tools), b=local())
     data["toolboxes"]["mine"] = {"description": "", "mcpServers": {"mine": local()}}
     async with connected(config=data) as client:
         for name, arguments, told in BAD_CALLS:
@@ -969,32 +955,68 @@ async def test_a_bad_call_is_an_error_that_helps() -> None:
         with pytest.raises(MCPError, match="^Tool 'x' not found: .*use_tool") as caught:
             await client.call_tool("x", {})
         assert caught.value.code == -32602
+    assert "delete" not in notes.read_text()
 
 
-async def test_nothing_is_executed_without_its_arguments(notes: Path) -> None:
-    """An empty call may delete everything. Other keys that clients add mean nothing."""
-    schema = {"type": "object", "properties": {"path": {}}}
-    nested: Any = {"args": {"path": "/x"}}
-    added = {"wait_for_previous": True, "task_progress": "- [ ] x", "context": {}}
-    given = {"tool_name": "box__a__delete"} | added
-    tools = [tool("delete", inputSchema=schema), tool("echo")]
-    async with connected(a=local(notes=notes, tools=tools)) as client:
-        for misplaced in (nested, {"path": "/x"}, {"params": '{"path": "/x"}'}):
-            result = await client.call_tool("use_tool", given | misplaced)
-            told = "put what stands in {} into `arguments`, not beside it"
-            assert text(result).endswith(told.format(*misplaced))
-        assert "delete" not in notes.read_text()
-        for arguments in ({"path": "/y"}, '{"path": "/y"}'):  # as models nest it
-            whole = given | nested | {"arguments": arguments}
-            assert text(await client.call_tool("use_tool", whole)) == '{"path": "/y"}'
-        given["tool_name"] = "box__a__echo"
-        assert text(await client.call_tool("use_tool", given)) == "{}"
-        assert not (await client.call_tool("open_toolbox", BOX | added)).is_error
+async def test_keys_that_clients_add_mean_nothing() -> None:
+    """Also beside arguments, which models write as JSON as well."""
+    async with connected(b=local()) as client:
+        for given, told in ({}, "{}"), ({"a": 1}, '{"a": 1}'), ('{"a": 1}', '{"a": 1}'):
+            whole = WHOLE | ADDED | {"arguments": given, "args": given}
+            assert text(await client.call_tool("use_tool", whole)) == told
+        assert not (await client.call_tool("open_toolbox", BOX | ADDED)).is_error
 
 
 # === Connections ======================================================================
 
 HAS_SECRET = {"env": {"KEY": "sesame-open"}}
+NOT_VALID = ".*not valid.*may have taken effect, and was not repeated$"
+WRONG_ANSWERS = [  # and what is told
+    ('"error": {"code": -32602, "message": "Go, sesame-open"}', r"-32602.*Go, \*\*\*"),
+    ('"error": {"code": -32000, "message": "Go, sesame-open"}', r"-32000.*Go, \*\*\*"),
+    ('"error": {"message": "x"}', NOT_VALID),
+    ('"method": null, "result": null', NOT_VALID),
+    ('"result": {"content": [{"type": "audio", "data": ""}]}', f"content{NOT_VALID}"),
+    ('"result": {"resultType": "complete", "content": 7}', f"content{NOT_VALID}"),
+]
+SCHEMA = {"type": "object", "properties": {}}
+FORM = {"mode": "form", "message": "Who?", "requestedSchema": SCHEMA}
+SIGN_IN = {"mode": "url", "message": "Go", "url": "https://a.b?c", "elicitationId": "e"}
+ELICIT = {"method": "elicitation/create", "params": FORM}
+ACCEPTED = {"action": "accept", "content": {"name": "Ada"}}
+PARIS = {"type": "text", "text": "Paris"}
+SAMPLING: Any = {"messages": [{"role": "user", "content": PARIS}], "maxTokens": 9}
+SAMPLED = {"role": "assistant", "model": "m", "content": PARIS, "stopReason": "end"}
+ROOTS = {"roots": [{"uri": "file:///a", "name": "A"}, {"uri": "file:///b"}]}
+QUESTIONS: list[tuple[str, dict[str, Any], Any]] = [  # and the client's answers
+    ("elicitation/create", FORM, ACCEPTED),
+    ("elicitation/create", FORM, {"code": -7, "message": "Asleep", "data": {"why": 1}}),
+    ("elicitation/create", SIGN_IN, {"action": "decline"}),
+    ("sampling/createMessage", SAMPLING | {"tools": [tool("t")]}, SAMPLED),
+    ("roots/list", {}, ROOTS),
+]
+TEXT_FILE = {"uri": "file:///t", "mimeType": "text/plain"}
+BLOCKS: list[dict[str, Any]] = [
+    {"type": "text", "text": "Größe 😀 \u2028 \x00 漢字"},
+    {"type": "text", "text": "", "annotations": {"priority": 0.5}, "_meta": {"x": [0]}},
+    {"type": "image", "data": "aGk=", "mimeType": "image/png"},
+    {"type": "resource", "resource": TEXT_FILE | {"text": "é", "_meta": {"x": 1}}},
+    {"type": "resource", "resource": TEXT_FILE | {"blob": "aGk="}},
+    TEXT_FILE | {"type": "resource_link", "name": "t", "title": "T", "size": 5},
+]
+RESULTS: list[dict[str, Any]] = [
+    {"content": BLOCKS},
+    text_result("ä😀x" * 50_000),
+    text_result("not its schema", structuredContent={"n": "x", "deep": [{"x": None}]}),
+    text_result("wrong", isError=True, _meta={"example.com/x": {"id": None}}),
+    text_result("sesame-open"),  # a secret, which is the server's own affair
+    {"structuredContent": {"n": "x"}},  # TypeScript clients take this and the next
+    {},
+]
+# Neither these, nor bytes that are no UTF-8, keep the answer behind them away.
+NO_ANSWERS = '\xff\xfe\n\n \r\nlistening\n[]\n7\n{}\n{"id": 1, "method": 7}\n'
+NO_ANSWERS += '{"level": 40, "id": ID, "error": "cache miss"}\n'
+NO_ANSWERS += '{"jsonrpc": "2.0", "id": 987654321, "result": {}}\n'
 
 
 async def become(client: Client, *tools: dict[str, Any], **more: Any) -> None:
@@ -1009,6 +1031,7 @@ async def changed(client: Client) -> list[dict[str, Any]]:
 
 @ERAS
 async def test_a_change_is_there_for_the_next_call(eras: str, log: Logs) -> None:
+    """And one that comes during a refresh, for the call after it."""
     ear = Ear()
     a = local(eras=eras, about=ANNOUNCING)
     later = [tool("a", inputSchema={"type": "object", "title": "A"})]
@@ -1018,8 +1041,11 @@ async def test_a_change_is_there_for_the_next_call(eras: str, log: Logs) -> None
         assert not (await use(client, "a", "c")).is_error
         await become(client, *later)
         assert await changed(client) == later
+        during = "send(CHANGED)\nself.tools_list(request)\ndel self.tools[-1]"
+        await become(client, tool("x"), on={"tools_list": during})
+        assert await changed(client) == [tool("x")] and await changed(client) == []
     received = "Received tools/list_changed notification from server: box/a"
-    assert log.record_tuples.count(("workbench", logging.INFO, received)) == 2
+    assert log.record_tuples.count(("workbench", logging.INFO, received)) == 5
     assert re.search("INFO .*box/a.*3 added.*2 removed.*1 modified", log.text)
     assert ear.heard == []
 
@@ -1044,14 +1070,6 @@ async def test_one_refresh_serves_all_who_wait_for_it(notes: Path) -> None:
     assert notes.read_text().count("lists") == 1
 
 
-async def test_a_change_during_a_refresh_is_not_lost() -> None:
-    during = "send(CHANGED)\nself.tools_list(request)\nself.more_tools = [tool('y')]"
-    async with connected(a=local(about=ANNOUNCING)) as client:
-        await become(client, tool("x"), on={"tools_list": during})
-        assert await changed(client) == [tool("x")]
-        assert await changed(client) == [tool("y")]
-
-
 async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) -> None:
     """And the list stays stale, so that the change is there after the next one."""
     a = local() | {"toolFilters": ["[!f]*"]}  # which announces without saying so
@@ -1072,79 +1090,20 @@ async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) 
     assert f"{warning} capability: box/a" in log.messages
 
 
-NOT_VALID = ".*not valid.*may have taken effect, and was not repeated$"
-WRONG_ANSWERS = [  # and what is told
-    ('"error": {"code": -32602, "message": "Go, sesame-open"}', r"-32602.*Go, \*\*\*"),
-    ('"error": {"code": -32000, "message": "Go, sesame-open"}', r"-32000.*Go, \*\*\*"),
-    ('"error": {"message": "x"}', NOT_VALID),
-    ('"method": null, "result": null', NOT_VALID),
-    ('"result": {"content": [{"type": "audio", "data": ""}]}', f"content{NOT_VALID}"),
-    ('"result": {"resultType": "complete", "content": 7}', f"content{NOT_VALID}"),
-]
-
-
 @ERAS
 async def test_a_wrong_answer_is_an_error_of_its_call_alone(eras: str) -> None:
+    """One that addresses the client passes to it, and keeps its data as they are."""
+    error: Any = {"message": "Go, sesame-open", "data": ["sesame-open"]}
     async with connected(a=local(eras=eras) | HAS_SECRET) as client:
         for wrong, told in WRONG_ANSWERS:
             line = f'{{{wrong}, "id": ID, "jsonrpc": "2.0"}}'
             assert re.search(told, await error_of(client, "a", "write", {"line": line}))
-        seen = await answer_of(client, "a", "seen")
-    assert seen["calls"] == len(WRONG_ANSWERS) + 1
-
-
-async def test_an_error_that_addresses_the_client_passes_to_it() -> None:
-    """Without secrets, but for its data, which are the server's own affair."""
-    error: Any = {"message": "Go, sesame-open", "data": ["sesame-open"]}
-    async with connected(a=local() | HAS_SECRET) as client:
         for error["code"] in (-32042, -32021):
-            whole = json.dumps({"error": error, "jsonrpc": "2.0"}).strip("{}")
+            line = f'{{"error": {json.dumps(error)}, "id": ID, "jsonrpc": "2.0"}}'
             with pytest.raises(MCPError) as caught:
-                await use(client, "a", "write", {"line": f'{{"id": ID, {whole}}}'})
+                await use(client, "a", "write", {"line": line})
             assert dumped(caught.value.error) == error | {"message": "Go, ***"}
-
-
-SCHEMA = {"type": "object", "properties": {}}
-FORM = {"mode": "form", "message": "Who?", "requestedSchema": SCHEMA}
-SIGN_IN = {"mode": "url", "message": "Go", "url": "https://a.b?c", "elicitationId": "e"}
-ELICIT = {"method": "elicitation/create", "params": FORM}
-ACCEPTED = {"action": "accept", "content": {"name": "Ada"}}
-PARIS = {"type": "text", "text": "Paris"}
-SAMPLING: Any = {"messages": [{"role": "user", "content": PARIS}], "maxTokens": 9}
-SAMPLED = {"role": "assistant", "model": "m", "content": PARIS, "stopReason": "end"}
-ROOTS = {"roots": [{"uri": "file:///a", "name": "A"}, {"uri": "file:///b"}]}
-QUESTIONS: list[tuple[str, dict[str, Any], Any]] = [  # and the client's answers
-    ("elicitation/create", FORM, ACCEPTED),
-    ("elicitation/create", FORM, {"code": -7, "message": "Asleep", "data": {"why": 1}}),
-    ("elicitation/create", SIGN_IN, {"action": "decline"}),
-    ("sampling/createMessage", SAMPLING | {"tools": [tool("t")]}, SAMPLED),
-    ("roots/list", {}, ROOTS),
-]
-
-
-class Ear:
-    """A client's callbacks with `able` in their names; to a question they `answer`."""
-
-    def __init__(self, able: str = "") -> None:
-        self.heard: list[Any] = []
-        self.answer: Any = ACCEPTED
-        with_tools = types.SamplingCapability(tools=types.SamplingToolsCapability())
-        every = {
-            "elicitation_callback": partial(self.ask, types.ElicitResult),
-            "sampling_callback": partial(self.ask, types.CreateMessageResultWithTools),
-            "list_roots_callback": partial(self.ask, types.ListRootsResult),
-            "sampling_capabilities": with_tools,
-        }
-        self.callbacks: dict[str, Any] = {"message_handler": self.listen}
-        self.callbacks |= {name: each for name, each in every.items() if able in name}
-
-    async def ask(self, model: Any, _: object, params: Any = None) -> Any:
-        self.heard.append(dumped(params) if params else {})  # of roots
-        kind = types.ErrorData if "code" in self.answer else model
-        return kind.model_validate(self.answer)
-
-    async def listen(self, message: Any) -> None:
-        self.heard.append(dumped(message))
+        assert (await answer_of(client, "a", "seen"))["calls"] == len(WRONG_ANSWERS) + 3
 
 
 async def test_a_question_reaches_the_client_and_is_answered(notes: Path) -> None:
@@ -1193,12 +1152,21 @@ async def test_a_server_is_offered_what_the_client_declared() -> None:
         assert "input" in told and "not valid" not in told and ear.heard == []
 
 
-async def test_an_older_client_gets_logs_from_the_level_it_sets(log: Logs) -> None:
-    ear = Ear()
+async def test_progress_and_logs_come_in_order_before_the_result(log: Logs) -> None:
+    """Logs from the level on that the client sets; our own log has them all."""
+    ear, meter = Ear(), Ear()
     levels = get_args(types.LoggingLevel)
     told = [{"level": level, "data": [level, "sesame-open"]} for level in levels]
     logs = [{"method": "notifications/message", "params": each} for each in told]
+    done = [{"progress": number, "message": f"{number}"} for number in range(1, 101)]
+    steps = [{"method": "notifications/progress", "params": each} for each in done]
     async with connected(callbacks=ear.callbacks, a=local() | HAS_SECRET) as client:
+        given = {"messages": steps}
+        await use(client, "a", "say", given, progress_callback=meter.progress)
+        assert meter.heard == [
+            (each["progress"], None, each["message"]) for each in done
+        ]
+        ear.heard.clear()
         await use(client, "a", "say", {"messages": logs})
         assert ear.heard == logs
         level = types.SetLevelRequestParams(level=levels[3])
@@ -1206,53 +1174,18 @@ async def test_an_older_client_gets_logs_from_the_level_it_sets(log: Logs) -> No
         await client.session.send_request(request, types.EmptyResult)
         await use(client, "a", "say", {"messages": logs})
     assert ear.heard == logs + logs[3:]
-    assert log.text.count("DEBUG") >= len(ear.heard)  # our own log has them all
-
-
-@ERAS
-async def test_meta_goes_down_except_what_is_of_one_hop(eras: str) -> None:
-    own = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "a.b/c": {"x": [None]}}
-    own |= {f"my.{RESERVED}x": "b"}  # no name of the protocol
-    hop = {f"{RESERVED}logLevel": "debug", f"{RESERVED}x": 1, "progressToken": "me"}
-    async with connected(a=local(eras=eras)) as client:
-        result = await use(client, "a", "seen", meta=own | hop)
-    passed_on = json.loads(text(result))["_meta"]
-    assert passed_on.pop("progressToken") != "me"
-    if eras == MODERN:
-        for name in ("clientCapabilities", "clientInfo", "protocolVersion"):
-            del passed_on[RESERVED + name]
-    assert passed_on == own
-
-
-TEXT_FILE = {"uri": "file:///t", "mimeType": "text/plain"}
-BLOCKS: list[dict[str, Any]] = [
-    {"type": "text", "text": "Größe 😀 \u2028 \x00 漢字"},
-    {"type": "text", "text": "", "annotations": {"priority": 0.5}, "_meta": {"x": [0]}},
-    {"type": "image", "data": "aGk=", "mimeType": "image/png"},
-    {"type": "resource", "resource": TEXT_FILE | {"text": "é", "_meta": {"x": 1}}},
-    {"type": "resource", "resource": TEXT_FILE | {"blob": "aGk="}},
-    TEXT_FILE | {"type": "resource_link", "name": "t", "title": "T", "size": 5},
-]
-RESULTS: list[dict[str, Any]] = [
-    {"content": BLOCKS},
-    text_result("ä😀x" * 50_000),
-    text_result("not its schema", structuredContent={"n": "x", "deep": [{"x": None}]}),
-    text_result("wrong", isError=True, _meta={"example.com/x": {"id": None}}),
-    text_result("sesame-open"),  # a secret, which is the server's own affair
-    {"structuredContent": {"n": "x"}},  # TypeScript clients take this and the next
-    {},
-]
-# Neither these, nor bytes that are no UTF-8, keep the answer behind them away.
-NO_ANSWERS = '\xff\xfe\n\n \r\nlistening\n[]\n7\n{}\n{"id": 1, "method": 7}\n'
-NO_ANSWERS += '{"level": 40, "id": ID, "error": "cache miss"}\n'
-NO_ANSWERS += '{"jsonrpc": "2.0", "id": 987654321, "result": {}}\n'
+    assert log.text.count("DEBUG") >= len(ear.heard)
 
 
 @MODES
 @ERAS
 async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> None:
+    """And the request's `_meta` goes down, except what is of one hop."""
+    own = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "a.b/c": {"x": [None]}}
+    own |= {f"my.{RESERVED}x": "b"}  # no name of the protocol
+    hop = {f"{RESERVED}logLevel": "debug", f"{RESERVED}x": 1, "progressToken": "me"}
     strict = {"type": "object", "required": ["x"]}
-    tools = [tool("result", outputSchema=strict), tool("write")]
+    tools = [tool("result", outputSchema=strict), tool("write"), tool("seen")]
     async with connected(mode, a=local(eras=eras, tools=tools) | HAS_SECRET) as client:
         for result in RESULTS:
             model = await use(client, "a", "result", result)
@@ -1263,6 +1196,12 @@ async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> Non
         half = json.dumps(text_result("\ud83d.", resultType="complete"))  # an emoji
         line = NO_ANSWERS + f'{{"result": {half}, "id": ID, "jsonrpc": "2.0"}}'
         assert text(await use(client, "a", "write", {"line": line})) == "\ufffd."
+        seen = json.loads(text(await use(client, "a", "seen", meta=own | hop)))
+    assert seen["_meta"].pop("progressToken") != "me"
+    if eras == MODERN:
+        for name in ("clientCapabilities", "clientInfo", "protocolVersion"):
+            del seen["_meta"][RESERVED + name]
+    assert seen["_meta"] == own
 
 
 async def test_cancelled_calls_are_cancelled_downstream(notes: Path) -> None:
@@ -1279,21 +1218,10 @@ async def test_cancelled_calls_are_cancelled_downstream(notes: Path) -> None:
         assert f"cancelled-{number}\n" in notes.read_text()
 
 
-async def test_progress_comes_in_order_before_the_result() -> None:
-    told = [{"progress": number, "message": f"{number}"} for number in range(1, 101)]
-    messages = [{"method": "notifications/progress", "params": each} for each in told]
-    came = []
-
-    async def on_progress(*progress: Any) -> None:
-        came.append({"progress": progress[0], "message": progress[2]})
-
-    async with connected(a=local()) as client:
-        given = {"messages": messages}
-        await use(client, "a", "say", given, progress_callback=on_progress)
-        assert came == told
-
-
 # === Processes ========================================================================
+
+SHOWING = "answer(request, json_result([sys.argv[2:], dict(os.environ)]))"
+SHOW = local(on={"tools_call": SHOWING})
 
 
 async def test_a_death_costs_only_the_calls_in_flight(notes: Path, log: Logs) -> None:
@@ -1343,10 +1271,6 @@ async def test_a_mute_server_is_sent_nothing(notes: Path, monkeypatch: Monkey) -
     assert re.fullmatch(r"(\d+\ndeaf\ngone\n){2}", notes.read_text())
 
 
-SHOWING = "answer(request, json_result([sys.argv[2:], dict(os.environ)]))"
-SHOW = local(on={"tools_call": SHOWING})
-
-
 async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) -> None:
     """And a secret one that an entry names, only those whose entries name it."""
     for name in ("WORD", "GONE", "TOKEN", "OTHER_TOKEN"):
@@ -1382,29 +1306,12 @@ async def test_a_message_has_at_most_32_mib(monkeypatch: Monkey) -> None:
 
 # === Secrets ==========================================================================
 
-
-def mask(text: str, entry: dict[str, Any]) -> str:
-    """The text as a workbench with this entry logs it."""
-    kind = {} if "url" in entry else {"command": "x"}
-    return parse(configuration(s=kind | entry)).secrets.mask(text)
-
-
 TELLING_NAMES = """
 GITHUB_TOKEN accessToken client_secret PGPASSWORD DB_PASSWD passphrase OPENAI_API_KEY
 apiKey api-key accessKey DB_PASS AUTH_HEADER Authorization bearer MY_PAT COOKIE
 SENTRY_DSN JWT credentials
 """
 OTHER_NAMES = "PATH MONKEY KEYBOARD tokenizer AUTHOR COMPASS PASSENGERS DATABASE_HOST"
-
-
-@pytest.mark.parametrize("name", f"{TELLING_NAMES} {OTHER_NAMES}".split())
-def test_a_value_is_secret_if_its_name_says_so(name: str) -> None:
-    told = "***" if name in TELLING_NAMES.split() else "the value"
-    args = [f"--{name}", "the value"], ["-e", f"{name}=the value"]
-    for entry in ({"env": {name: "the value"}}, {"args": args[0]}, {"args": args[1]}):
-        assert mask("the value", entry) == told
-
-
 SECRETS: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing else
     ({"env": {"DB": "db://u:p-ss.word@h/db"}}, "p-ss.word"),
     ({"env": {"A_KEY": "line.one\nline.two"}}, "line.one line.two"),
@@ -1419,6 +1326,20 @@ SECRETS: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing els
     ({"args": ["none of it"]}, "sesame-open"),  # a variable of the environment
     ({"disabled": True, "env": {"A_KEY": "switched.off"}}, "switched.off"),
 ]
+
+
+def mask(text: str, entry: dict[str, Any]) -> str:
+    """The text as a workbench with this entry logs it."""
+    kind = {} if "url" in entry else {"command": "x"}
+    return parse(configuration(s=kind | entry)).secrets.mask(text)
+
+
+@pytest.mark.parametrize("name", f"{TELLING_NAMES} {OTHER_NAMES}".split())
+def test_a_value_is_secret_if_its_name_says_so(name: str) -> None:
+    told = "***" if name in TELLING_NAMES.split() else "the value"
+    args = [f"--{name}", "the value"], ["-e", f"{name}=the value"]
+    for entry in ({"env": {name: "the value"}}, {"args": args[0]}, {"args": args[1]}):
+        assert mask("the value", entry) == told
 
 
 @pytest.mark.parametrize("entry, texts", SECRETS)
@@ -1437,18 +1358,16 @@ def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
     assert mask(told, {"args": args, "env": env}) == told
 
 
-SAID = "tok-0123456 key-0123456"
-DIE = f"print('{SAID} Grüße', file=sys.stderr); print('no JSON {SAID}'); sys.exit(3)"
-
-
 def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.setenv("WB_TOKEN", "tok-0123456")
+    said = "tok-0123456 key-0123456"
+    die = f"print('{said} Grüße', file=sys.stderr); print('no {said}'); sys.exit(3)"
     servers: dict[str, Any] = {
-        "early": local(on={"start": DIE}) | {"env": {"A_KEY": "key-0123456"}},
+        "early": local(on={"start": die}) | {"env": {"A_KEY": "key-0123456"}},
         "command": {"command": "/none/${WB_TOKEN}"},
         "cwd": local() | {"cwd": "/none/${WB_TOKEN}"},
-        "call": local(on={"tools_call": DIE}),
-        "refused": local(on={"initialize": f"refuse(request, 7, '{SAID}')"}),
+        "call": local(on={"tools_call": die}),
+        "refused": local(on={"initialize": f"refuse(request, 7, '{said}')"}),
     }
     with Wire(tmp_path, "--verbose", **servers) as wire:
         wire.initialize()
@@ -1457,7 +1376,7 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
         told += [wire.use(server) for server in (*servers, "tok-0123456")]
     told.append((tmp_path / "stderr").read_text("utf-8"))
     assert "[box/early] *** *** Grüße\n" in told[-1]
-    for secret in SAID.split():
+    for secret in said.split():
         assert secret not in "\n".join(told)
 
 
@@ -1475,12 +1394,15 @@ def test_named_secrets_are_withheld(tmp_path: Path, monkeypatch: Monkey) -> None
         remote={"url": "https://h", "headers": headers},
         _was={"command": "${WB_WAS_KEY}"},
     )
-    config = parse(data | {"history": "${WB_KEY}"})
-    assert config.withheld == set(withheld)
+    assert parse(data | {"history": "${WB_KEY}"}).withheld == set(withheld)
 
 
 # === Serving ==========================================================================
 
+# The help fits a screen.
+HELP = r"(?=(.*\n)+  python workbench.py \[CONFIG\] +serve the workbench over stdio\n)"
+COMMANDS.append(("--help", 0, HELP + r"(.*\n){,23}", "", {}))
+COMMANDS.append(("--version", 0, "mcp-workbench 0.10.0\n", "", {}))
 FILES["its.json"] = configuration(s=local() | {"größe": 1, "env": {"A": "a secret"}})
 FILES["bad.json"] = {"toolboxes": {"box": {"description": "A box", "mcpServers": 7}}}
 REASON = r"[/\\]bad.json:\ntoolboxes.box.mcpServers: expected an object, found .*\n$"
@@ -1489,12 +1411,13 @@ SCRIPT = "import runpy, sys; sys.modules['mcp'] = {}; sys.argv.pop(0); "
 SCRIPT += "runpy.run_path(sys.argv[0], run_name='__main__')"
 HOW = "^.* mcp.* pip install 'mcp>=2.3,<3'.* uv run .*\n$"
 for package in ("None", "sys"):
-    line = [*PYTHON, "-c", SCRIPT.format(package), workbench.__file__]
+    line = [*PYTHON, "-Pc", SCRIPT.format(package), workbench.__file__]
     COMMANDS.append(("", 1, "", HOW, {"args": line}))
 # A client that asks gets an answer; one that does not has five seconds to read stderr.
-ASKED = request_bytes("initialize", HANDSHAKE).decode() + "\n"
+ASKED = {"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": HANDSHAKE}
 WHY = r'.*"id":7,.*-32602,"message":"(/|.:).*bad.json:\\ntoolboxes.box.mcpServers: .*\n'
-COMMANDS.append(("bad.json", 1, WHY, REASON, {"input": ASKED, "stdin": None}))
+ASKING = {"input": json.dumps(ASKED) + "\n", "stdin": None}
+COMMANDS.append(("bad.json", 1, WHY, REASON, ASKING))
 COMMANDS.append(("bad.json", 1, "", REASON, {}))
 # The start tells what is served, what is withheld, what is wrong, and what is awaited.
 FILES["no.json"] = configuration(no={"command": "${NO}", "args": ["${WB_TOKEN}"]})
@@ -1506,38 +1429,6 @@ if not WINDOWS:
     AWAITING = {"stdin": TERMINAL, "env": ASCII | {"WB_TOKEN": "x"}}
     COMMANDS.append(("no.json", 0, "", TOLD, AWAITING))
     COMMANDS.append(("bad.json", 1, "", f"^/.*{REASON}", {"stdin": TERMINAL}))
-
-
-@pytest.mark.parametrize("case", COMMANDS)
-def test_a_command_line_is_obeyed_or_refused(case: Any, ended: Ended) -> None:
-    _, status, stdout, stderr, _ = case
-    process = ended(case)
-    assert re.fullmatch(stdout, process.stdout or "")
-    assert re.search(stderr, process.stderr)
-    assert "Traceback" not in process.stderr and process.returncode == status
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_options_are_read(options: str, monkeypatch: Monkey, capsys: Capture) -> None:
-    monkeypatch.setattr(sys, "argv", ["workbench.py", *options.split()])
-    with pytest.raises(SystemExit):
-        workbench.parse_arguments()
-    printed = "".join(capsys.readouterr())
-    assert re.search(OPTIONS[options], printed)
-    assert len(printed.splitlines()) <= 23  # so the help fits a screen
-
-
-def test_it_starts_beside_files_of_any_name(tmp_path: Path) -> None:
-    """As a copy in a project, whose folder comes first in `sys.path`."""
-    shutil.copy(workbench.__file__, tmp_path)
-    for name in ("mcp/__init__", "logging/__init__", "types", "calendar", "secrets"):
-        path = tmp_path / f"{name}.py"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("raise ImportError('a file of the project')")
-    line = [*PYTHON, "workbench.py", "--version"]
-    subprocess.run(line, cwd=tmp_path, check=True, stdout=PIPE)
-
-
 STUBBORN = """
 for number in {signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)}:
     signal.signal(number, lambda *_: self.note("signalled"))
@@ -1552,6 +1443,7 @@ time.sleep(9999)
 """
 WARNED = "ended" if WINDOWS else "signalled"  # as a server is before it is killed
 SERVERS = {
+    "stubborn": {"start": STUBBORN},
     "initialize": {"initialize": "self.hang()"},
     "call": {"tools_call": "self.hang()"},
     "big": {"tools_call": "self.result(request, text_result('x' * 1_000_000))"},
@@ -1565,10 +1457,19 @@ if WINDOWS:  # where SIGTERM kills
     del ENDINGS["SIGINT and SIGTERM and SIGHUP"]
 
 
-def check_ending(folder: Path, endings: str, calls: list[str], **more: Any) -> None:
+@pytest.mark.parametrize("case", COMMANDS)
+def test_a_command_line_is_obeyed_or_refused(case: Any, ended: Any) -> None:
+    """Beside files of any name."""
+    _, status, stdout, stderr, _ = case
+    process = ended(case)
+    assert re.fullmatch(stdout, process.stdout or "")
+    assert re.search(stderr, process.stderr)
+    assert "Traceback" not in process.stderr and process.returncode == status
+
+
+def check_ending(folder: Path, endings: str, calls: list[str]) -> None:
     folder.mkdir()
-    servers = SERVERS | more | {"stubborn": {"start": STUBBORN}}
-    with Wire(folder, io={"stderr": PIPE, "env": ENVIRONMENT}, **servers) as wire:
+    with Wire(folder, io={"stderr": PIPE, "env": ENVIRONMENT}, **SERVERS) as wire:
         wire.initialize()
         # It writes more to stderr than a pipe holds, and no client reads that.
         assert wire.use("stubborn") == "{}"
@@ -1595,14 +1496,14 @@ def test_it_ends_and_leaves_nothing(tmp_path: Path) -> None:
         list(pool.map(check_ending, folders, ENDINGS, ENDINGS.values()))
 
 
-@POSIX  # on Windows, the end of the process ends its servers
+@pytest.mark.skipif(WINDOWS, reason="there, the end of a process ends its servers")
 async def test_a_busy_loop_is_ended_by_force(notes: Path, monkeypatch: Monkey) -> None:
     statuses: Queue[int] = Queue()
     monkeypatch.setattr(workbench, "EXIT_TIMEOUT", 0.1)
     monkeypatch.setattr(os, "_exit", statuses.put)
     async with connected(s=local(notes=notes)) as client:
         await open_box(client)
-        _thread.start_new_thread(workbench._end_by_force, (7,))
+        threading.Thread(target=workbench._end_by_force, args=[7]).start()
         assert statuses.get(timeout=PATIENCE) == 7  # in which the event loop is busy
         [pid] = noted_pids(notes)
         await until(lambda: not is_alive(pid))
@@ -1630,6 +1531,71 @@ def event(data: Any, kind: str = "message") -> bytes:
 
 OK = text_result("ok")
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+BAD_ENTRIES += cases_of(r"""
+both {"command": "s3cret", "url": "s3cret"}
+  : expected one of .'command', 'url'., found .'command', 'url'.
+headers {"url": "s3cret", "headers": {"A": {"s3cret": 1}, "B": "${NO}"}}
+  .headers.A: expected a string, found an object
+  .headers.B: \${NO} is not set
+""")
+SECRETS += [
+    ({"url": "h://h", "headers": {"A": "Bearer head.er01"}}, "head.er01"),
+    ({"url": "h://h", "headers": {"X-User": "any.value"}}, "any.value"),
+    ({"url": "http://u:pass.word@h/"}, "pass.word"),
+    ({"url": "http://h/?a=b&apiKey=secretive&c=d"}, "secretive"),
+]
+LIMIT = 1 << 20  # of a message; in the program, it is larger
+
+DECLINED = ("401", "403", "302")  # of the faults below, those that execute nothing
+FAILED: dict[str, tuple[Any, str]] = {  # how a request fails, and what is told
+    "401": (response(401, "Who?"), "HTTP 401"),
+    "403": (403, "No such record"),
+    "302": (response(302, location="/x?y=1"), "HTTP 302.* write http://.*/x in `url`"),
+    "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
+    "html": (response(200, "<html>"), "HTTP 200, no valid MCP.*<html>"),
+    "accepted": (response(202), "HTTP 202, no valid MCP"),
+    "ended": (STREAM + b": no answer\n\n", "stream ended before the answer"),
+    "resumed": (STREAM + b"id: 1\nretry: 0\ndata: \n\n", "HTTP 405"),
+    "large": (STREAM + b"id: 1\n\ndata: " + b"x" * LIMIT, "exceed"),
+    "body": (response(200, " " * LIMIT), "HTTP 200, longer"),
+    "closed": (b"", "disconnected"),
+    "cut": (response(200, "{}")[:-1], "closed"),
+}
+INVALID = ["http://me:sesame/word@h/", "me:sesame@h/?k=sesame"]
+BARE = {"id": None, "error": {"code": -32000, "message": "No valid session ID"}}
+# How calls are answered one after another, and how many of them fail; how many times a
+# session is made.
+SESSIONS: dict[str, tuple[list[Any], int, int]] = {
+    "404": ([response(404), OK], 0, 2),  # the only ones that are sent again
+    "400": ([response(400, BARE), OK], 0, 2),
+    "404 twice": ([response(404), response(404), OK], 1, 3),
+    "410": ([response(410), OK], 1, 2),
+    "own 404": ([404, OK, 404, 404, OK], 3, 2),  # under its id, this is the tool's
+    "own 200": ([200, 200, 200, OK], 3, 1),
+    "429": ([response(429)] * 3 + [OK], 3, 1),
+    "503": ([response(503), OK] * 2 + [response(503)] * 2 + [OK], 4, 2),
+    "broken": ([b"", response(200, "<html>"), OK], 2, 2),
+    "404 without": ([response(404), OK], 1, 2),  # in no session, it may be the tool's
+}
+NO_METHOD = {"code": -32601, "message": "Method not found"}
+# How later listings are answered, and whether the first of them ends the session.
+LISTINGS: list[tuple[Any, bool]] = [({"tools": []}, False), (response(429), False)]
+LISTINGS += [(NO_METHOD, False), (200, True), (403, True), (response(404), True)]
+# Whether a server speaks 2026-07-28, and its session.
+OLD, NEW, STATEFUL = (False, ""), (True, ""), (False, "1")
+# The environment; a URL, in which HERE is the server and the proxy; what is told.
+DEAD, SOCKS = "http://127.0.0.1:1", "socks5://127.0.0.1:1"
+PROXIES = [
+    ({"HTTP_PROXY": DEAD}, "http://HERE", "^ok$"),  # loopback needs none
+    ({"all_proxy": "HERE"}, "http://a.invalid", "^ok$"),
+    ({"HTTP_PROXY": "http://HERE", "ALL_PROXY": SOCKS}, "http://a.invalid", "^ok$"),
+    ({"HTTPS_PROXY": "socks://x", "HTTP_PROXY": "HERE"}, "http://a.invalid", "^ok$"),
+    ({"ALL_PROXY": "socks://me:sesame@x:1"}, "http://a.invalid", "proxy"),
+    ({"HTTP_PROXY": "http://x:port"}, "http://a.invalid", "proxy"),
+]
+for exempt in ("*", "x,.invalid", "x, *.invalid", "a.invalid"):
+    exempted = {"ALL_PROXY": "HERE", "NO_PROXY": exempt}
+    PROXIES.append((exempted, "http://a.invalid:81", "^(?!.*proxy).*a.invalid:81"))
 
 
 class Remote:
@@ -1746,76 +1712,38 @@ class Remote:
 
 @pytest.fixture
 async def remote(monkeypatch: Monkey) -> AsyncIterator[Remote]:
-    # A new session waits so long for a former one, on which a call goes on.
+    # A new session waits so long for a former one, on which a call goes on, and the
+    # end of a session for its answer.
     monkeypatch.setattr(workbench, "HANDOVER_TIMEOUT", 0.1)
+    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
     remote = Remote()
     await remote.listen()
     yield remote
     remote.listener.close()
 
 
-BAD_ENTRIES += cases_of(r"""
-both {"command": "s3cret", "url": "s3cret"}
-  : expected one of .'command', 'url'., found .'command', 'url'.
-headers {"url": "s3cret", "headers": {"A": {"s3cret": 1}, "B": "${NO}"}}
-  .headers.A: expected a string, found an object
-  .headers.B: \${NO} is not set
-""")
-SECRETS += [
-    ({"url": "h://h", "headers": {"A": "Bearer head.er01"}}, "head.er01"),
-    ({"url": "h://h", "headers": {"X-User": "any.value"}}, "any.value"),
-    ({"url": "http://u:pass.word@h/"}, "pass.word"),
-    ({"url": "http://h/?a=b&apiKey=secretive&c=d"}, "secretive"),
-]
-
-
 async def test_headers_go_with_each_request_to_their_host(remote: Remote) -> None:
-    """So does the login of a URL. Blanks around a value and a URL mean nothing."""
+    """Blanks around a value and a URL mean nothing."""
     headers = {"authorization": "Bearer ${WB_NONE:-sesame-open}\r\n", "x": " \t"}
     elsewhere = f"http://localhost:{remote.port}/mcp"
     remote.answers["/moved"] = response(307, location="/mcp")
     remote.answers["/left"] = response(307, location=elsewhere)
     remote.answers["/foreign"] = STREAM + event(elsewhere, "endpoint")
-    servers = {"login": {"url": remote.at()["url"].replace("//", "//user:word@")}}
-    for path in ("mcp", "sse", "moved", "left", "foreign"):
-        servers[path] = remote.at(f"/{path}", headers=headers)
+    paths = ("mcp", "sse", "moved", "left", "foreign")
+    servers = {path: remote.at(f"/{path}", headers=headers) for path in paths}
     servers["foreign"]["transport"] = "sse"
     servers["mcp"]["url"] = f" {servers['mcp']['url']}\r\n"
     async with connected(**servers) as client:
-        for name in ("login", "mcp", "sse", "moved"):
+        for name in ("mcp", "sse", "moved"):
             assert text(await use(client, name, "ok")) == "ok"
         failed = (await open_box(client))["servers_failed"]
         assert "elsewhere: http" in failed["left"]
         assert failed.keys() == {"left", "foreign"}
-    assert remote.secrets == {"bearer sesame-open", "basic dxnlcjp3b3jk"}
+    assert remote.secrets == {"bearer sesame-open"}
 
 
-LIMIT = 1 << 20  # of a message; in the program, it is larger
-EXECUTED = "the call may have taken effect, and was not repeated"
-DECLINED: dict[str, tuple[Any, str]] = {  # how a request fails, and what is told
-    "401": (response(401, "Who?"), "HTTP 401"),
-    "403": (403, "No such record"),
-    "302": (response(302, location="/x?y=1"), "HTTP 302.* write http://.*/x in `url`"),
-}
-BROKEN: dict[str, tuple[Any, str]] = {  # the same, where it may have been executed
-    "500": (response(500, "Oh\nno"), "HTTP 500.*Oh no"),
-    "html": (response(200, "<html>"), "HTTP 200, no valid MCP.*<html>"),
-    "accepted": (response(202), "HTTP 202, no valid MCP"),
-    "ended": (STREAM + b": no answer\n\n", "stream ended before the answer"),
-    "resumed": (STREAM + b"id: 1\nretry: 0\ndata: \n\n", "HTTP 405"),
-    "large": (STREAM + b"id: 1\n\ndata: " + b"x" * LIMIT, "exceed"),
-    "body": (response(200, " " * LIMIT), "HTTP 200, longer"),
-    "closed": (b"", "disconnected"),
-    "cut": (response(200, "{}")[:-1], "closed"),
-}
-FAILED = DECLINED | BROKEN
-INVALID = ["http://me:sesame/word@h/", "me:sesame@h/?k=sesame"]
-
-
-async def test_a_remote_failure_says_why(
-    remote: Remote, monkeypatch: Monkey, log: Logs
-) -> None:
-    """It costs one call, and tells the host alone, and what may have been executed."""
+async def test_a_fault_is_told(remote: Remote, monkeypatch: Monkey, log: Logs) -> None:
+    """It costs one call. The host alone is told, and what may have been executed."""
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", PATIENCE)
     monkeypatch.setattr(workbench, "LINE_LIMIT", LIMIT)
     servers: dict[str, Any] = {"works": remote.at()}
@@ -1837,7 +1765,7 @@ async def test_a_remote_failure_says_why(
         for fault in FAILED:
             failed[f"works {fault}"] = told = await error_of(client, "works", fault)
             assert remote.calls.count(fault) == 1, fault
-            assert (EXECUTED in told) == (fault in BROKEN), told
+            assert (workbench.EXECUTED in told) == (fault not in DECLINED), told
             await use(client, "works", "ok")  # two in a row would end the session
         remote.released.set()
         assert text(await calling) == "released"
@@ -1850,15 +1778,13 @@ async def test_a_remote_failure_says_why(
         assert told.isprintable() and ("http://127.0.0.1:" in told) == has_host, name
 
 
-AUTHORITY = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out certificate"
-AUTHORITY += " -subj /CN=wb -addext subjectAltName=IP:127.0.0.1"
-
-
 @pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
 async def test_a_company_adds_its_authority(
     remote: Remote, tmp_path: Path, monkeypatch: Monkey
 ) -> None:
-    await anyio.run_process(AUTHORITY.split(), cwd=tmp_path)
+    how = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out certificate"
+    how += " -subj /CN=wb -addext subjectAltName=IP:127.0.0.1"
+    await anyio.run_process(how.split(), cwd=tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tmp_path / "certificate", tmp_path / "key")
     remote.listener.close()
@@ -1869,7 +1795,8 @@ async def test_a_company_adds_its_authority(
         assert text(await use(client, "a", "ok")) == "ok"
 
 
-async def test_a_question_comes_on_the_stream_of_its_call(remote: Remote) -> None:
+async def test_an_answer_comes_on_its_stream_or_a_later_one(remote: Remote) -> None:
+    """And a question on that of its call."""
     answers: asyncio.Queue[Any] = asyncio.Queue()
 
     async def ask(request: Any, stream: Any) -> None:
@@ -1883,9 +1810,18 @@ async def test_a_question_comes_on_the_stream_of_its_call(remote: Remote) -> Non
         answers.put_nowait(answer["result"])
         return response(202)
 
-    remote.answers["ask"] = ask
+    async def begin(request: dict[str, Any], _: Any) -> bytes:
+        late = event({"id": request["id"], "result": OK})
+        remote.answers["GET"] = [STREAM, STREAM + late]
+        return STREAM + b"id: first\nretry: 10\ndata: \n\n"
+
+    remote.answers |= {"ask": ask, "polled": begin}
+    remote.session = ""  # so it has no stream of its own
     async with connected(callbacks=Ear().callbacks, a=remote.at()) as client:
         assert await answer_of(client, "a", "ask") == ACCEPTED
+        assert text(await use(client, "a", "polled")) == "ok"
+    assert remote.calls[-3:] == ["polled", "GET", "GET"]
+    assert remote.headers["last-event-id"] == "first"
 
 
 async def test_cancelled_requests_leave_nothing(remote: Remote) -> None:
@@ -1918,33 +1854,6 @@ async def test_an_older_server_needs_no_transport(status: int, remote: Remote) -
     assert f"HTTP {status}" in told and "first words" in told
 
 
-async def test_a_remote_list_is_asked_for_at_each_opening(remote: Remote) -> None:
-    """Its announcements may be lost. Its end is told, and waits for no answer."""
-    remote.answers["DELETE"] = lambda *_: anyio.sleep(PATIENCE)
-    async with connected(a=remote.at()) as client:
-        assert "box__a__later" not in str(await open_box(client))
-        remote.answers["later"] = text_result("later")
-        assert "box__a__later" in str(await open_box(client))
-    assert remote.calls.count("initialize") == 1 and remote.calls[-1] == "DELETE"
-
-
-BARE = {"id": None, "error": {"code": -32000, "message": "No valid session ID"}}
-# How calls are answered one after another, and how many of them fail; how many times a
-# session is made.
-SESSIONS: dict[str, tuple[list[Any], int, int]] = {
-    "404": ([response(404), OK], 0, 2),  # the only ones that are sent again
-    "400": ([response(400, BARE), OK], 0, 2),
-    "404 twice": ([response(404), response(404), OK], 1, 3),
-    "410": ([response(410), OK], 1, 2),
-    "own 404": ([404, OK, 404, 404, OK], 3, 2),  # under its id, this is the tool's
-    "own 200": ([200, 200, 200, OK], 3, 1),
-    "429": ([response(429)] * 3 + [OK], 3, 1),
-    "503": ([response(503), OK] * 2 + [response(503)] * 2 + [OK], 4, 2),
-    "broken": ([b"", response(200, "<html>"), OK], 2, 2),
-    "404 without": ([response(404), OK], 1, 2),  # in no session, it may be the tool's
-}
-
-
 @pytest.mark.parametrize("case", SESSIONS)
 async def test_a_session_ends_with_a_refusal(case: str, remote: Remote) -> None:
     """Or with a second failure. No call is sent twice, unless the session was gone."""
@@ -1968,27 +1877,21 @@ async def test_a_session_ends_with_a_refusal(case: str, remote: Remote) -> None:
     assert remote.calls.count("initialize") == sessions
 
 
-NO_METHOD = {"code": -32601, "message": "Method not found"}
-# How later listings are answered, and whether the first of them ends the session.
-LISTINGS: list[tuple[Any, bool]] = [({"tools": []}, False), (response(429), False)]
-LISTINGS += [(NO_METHOD, False), (200, True), (403, True), (response(404), True)]
-
-
 @pytest.mark.parametrize("case", LISTINGS)
 async def test_a_refused_listing_ends_the_session(case: Any, remote: Remote) -> None:
-    """That it has no tools is no refusal; of a GET or a notification none counts."""
+    """No refusal of a GET or a notification does. The end is told, without a wait."""
     answer, is_end = case
     remote.answers |= {"GET": response(404), "notifications/initialized": response(404)}
+    remote.answers["DELETE"] = lambda *_: anyio.sleep(PATIENCE)
     async with connected(a=remote.at()) as client:
-        await open_box(client)
+        assert (await open_box(client))["tools"]
         remote.answers["tools/list"] = [answer] * (2 - is_end) + [remote.list_tools] * 2
         for _ in range(2):
-            assert (await open_box(client))["servers_connected"] == 1
+            opened = await open_box(client)
+            assert opened["servers_connected"] == 1
+            assert bool(opened["tools"]) != (answer in ({"tools": []}, NO_METHOD))
     assert remote.calls.count("initialize") == 1 + is_end
-
-
-# Whether a server speaks 2026-07-28, and its session.
-OLD, NEW, STATEFUL = (False, ""), (True, ""), (False, "1")
+    assert remote.calls[-1] == "DELETE"
 
 
 @pytest.mark.parametrize("case", [(OLD, STATEFUL), (OLD, NEW), (STATEFUL, NEW)])
@@ -2004,14 +1907,10 @@ async def test_what_became_another_fails_twice(case: Any, remote: Remote) -> Non
     assert remote.calls.count("ok") == told.count("ok")
 
 
-# What a stream says of `retry`, and after how many seconds it is asked for again.
-RETRIES = {"retry: 0": 0, "retry: 50": 0.05, ": none": 1, "retry: -1": 1}
-
-
-async def test_a_stream_is_heard_and_asked_for_again(
-    remote: Remote, log: Logs, monkeypatch: Monkey
-) -> None:
+async def test_a_stream_resumes(remote: Remote, log: Logs, monkeypatch: Monkey) -> None:
     """After the last `retry` that any of its events had, or a second."""
+    # What a stream says of `retry`, and after how many seconds it is asked for again.
+    retries = {"retry: 0": 0, "retry: 50": 0.05, ": none": 1, "retry: -1": 1}
     sleep = anyio.sleep
     pauses: list[float] = []
 
@@ -2020,43 +1919,14 @@ async def test_a_stream_is_heard_and_asked_for_again(
         return sleep(min(seconds, 0.02))
 
     monkeypatch.setattr(anyio, "sleep", sleep_less)
-    change = event({"method": "notifications/tools/list_changed"})
-    for retry, pause in RETRIES.items():
-        remote.answers["GET"] = STREAM + f"{retry}\ndata: \n\n".encode() + change
+    for retry, pause in retries.items():
+        again = f"{retry}\ndata: \n\n".encode()
+        remote.answers["GET"] = STREAM + again + event(CHANGED)
         pauses.clear()
         async with connected(a=remote.at()) as client:
             assert text(await use(client, "a", "ok")) == "ok"
             await until(lambda: pauses.count(pause) >= 3)  # noqa: B023
     assert "Received tools/list_changed notification from server: box/a" in log.messages
-
-
-async def test_an_answer_is_asked_for_again_after_its_stream(remote: Remote) -> None:
-    async def begin(request: dict[str, Any], _: Any) -> bytes:
-        late = event({"id": request["id"], "result": OK})
-        remote.answers["GET"] = [STREAM, STREAM + late]
-        return STREAM + b"id: first\nretry: 10\ndata: \n\n"
-
-    remote.answers["polled"] = begin
-    remote.session = ""  # so it has no stream of its own
-    async with connected(a=remote.at()) as client:
-        assert text(await use(client, "a", "polled")) == "ok"
-    assert remote.calls[-3:] == ["polled", "GET", "GET"]
-    assert remote.headers["last-event-id"] == "first"
-
-
-# The environment; a URL, in which HERE is the server and the proxy; what is told.
-DEAD, SOCKS = "http://127.0.0.1:1", "socks5://127.0.0.1:1"
-PROXIES = [
-    ({"HTTP_PROXY": DEAD}, "http://HERE", "^ok$"),  # loopback needs none
-    ({"all_proxy": "HERE"}, "http://a.invalid", "^ok$"),
-    ({"HTTP_PROXY": "http://HERE", "ALL_PROXY": SOCKS}, "http://a.invalid", "^ok$"),
-    ({"HTTPS_PROXY": "socks://x", "HTTP_PROXY": "HERE"}, "http://a.invalid", "^ok$"),
-    ({"ALL_PROXY": "socks://me:sesame@x:1"}, "http://a.invalid", "proxy"),
-    ({"HTTP_PROXY": "http://x:port"}, "http://a.invalid", "proxy"),
-]
-for exempt in ("*", "x,.invalid", "x, *.invalid", "a.invalid"):
-    exempted = {"ALL_PROXY": "HERE", "NO_PROXY": exempt}
-    PROXIES.append((exempted, "http://a.invalid:81", "^(?!.*proxy).*a.invalid:81"))
 
 
 @pytest.mark.parametrize("case", PROXIES)
@@ -2072,7 +1942,23 @@ async def test_proxies_are_used(case: Any, remote: Remote, monkeypatch: Monkey) 
 
 # === Room: Sign-in ====================================================================
 
-import queue
+log_in = partial(workbench.log_in, secrets=workbench.Secrets())
+BASIC = {"client_secret": "sesame", "token_endpoint_auth_method": "client_secret_basic"}
+# Answers to a refresh that end no sign-in, and errors with their status that end one.
+PASSING = [b"", STREAM, response(400, '{"error": "temporarily_unavailable"}')]
+PASSING += [response(403, '<p id="error">"error": "invalid_grant"</p>')]
+FINAL = [(200, "invalid_grant"), (401, "invalid_client"), (503, "unauthorized_client")]
+COMMANDS.append(("its.json --login https://x", 2, "", f"{UNFIT}--login URL\n$", {}))
+SECRET = '{"access_token": "sesame-sesame", "error": "sesame-sesame"}'
+LOGINS = [  # how one fails: the path that answers otherwise, its answer; the reason
+    ("/authorize", {"error": "\x1b[1maccess_denied\nat all"}, "access_denied at all"),
+    ("/authorize", {"state": "x"}, "within 2 seconds"),
+    ("/register", response(201, SECRET), "Invalid registration .*"),
+    ("/token", b"", ".*disconnected.*"),
+    ("/token", response(400, SECRET), "Token exchange failed \\(400\\)"),
+    ("/token", response(200, SECRET.replace("access_", "")), "Invalid token .*"),
+    ("/token", None, "no answer came from .*"),
+]
 
 
 class Guarded(Remote):
@@ -2149,20 +2035,12 @@ async def guarded(tmp_path: Path, monkeypatch: Monkey) -> AsyncIterator[Guarded]
     """Beside a home without tokens, a browser whose user says yes, and no proxy."""
     monkeypatch.setenv(HOME, str(tmp_path))
     monkeypatch.setenv("ALL_PROXY", SOCKS)
-
     browse: Any = lambda url: httpx2.get(url, follow_redirects=True, trust_env=False)
-    monkeypatch.setattr(webbrowser, "open", browse)
+    monkeypatch.setattr("webbrowser.open", browse)
     guarded = Guarded()
     await guarded.listen()
     yield guarded
     guarded.listener.close()
-
-
-async def log_in(url: str) -> None:
-    await workbench.log_in(url, workbench.Secrets())
-
-
-BASIC = {"client_secret": "sesame", "token_endpoint_auth_method": "client_secret_basic"}
 
 
 @pytest.mark.parametrize("password", [{}, BASIC])
@@ -2172,11 +2050,10 @@ async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
     """And a new sign-in needs no restart; no token is logged or told."""
     guarded.password = password
     monkeypatch.setattr(workbench, "__file__", str(tmp_path / "a b/workbench.py"))
-    entry = guarded.at("/mcp?key=sesame-sesame")
     url = guarded.at()["url"]
     guarded.answers["GET"] = response(401)  # for which nothing is refreshed
     wanted = "HTTP 401: set `headers`, or sign in with: "
-    async with connected(a=entry) as client:
+    async with connected(a=guarded.at("/mcp?key=sesame-sesame")) as client:
         for _ in range(2):
             _, _, command = (await error_of(client, "a", "echo")).partition(wanted)
             await log_in(url)
@@ -2187,8 +2064,8 @@ async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
             guarded.released.set()
             assert text(await slow) == "released"
             guarded.accepted.clear()
-            told = await error_of(client, "a", "leak")  # the new token is masked
-            assert told.endswith("You are bearer ***")
+            # The new token is masked.
+            assert (await error_of(client, "a", "leak")).endswith("You are bearer ***")
             guarded.accepted.clear()
             guarded.issued.append("revoked")
             assert (await error_of(client, "a", "echo")).endswith(wanted + command)
@@ -2218,12 +2095,6 @@ async def test_one_of_three_refreshes(guarded: Guarded, tmp_path: Path) -> None:
                 assert len(guarded.refreshes) == is_refreshing
                 guarded.accepted.clear()
     assert len(guarded.refreshes) == 1  # a DELETE that is refused needs none
-
-
-# Answers to a refresh that end no sign-in, and errors with their status that end one.
-PASSING = [b"", STREAM, response(400, '{"error": "temporarily_unavailable"}')]
-PASSING += [response(403, '<p id="error">"error": "invalid_grant"</p>')]
-FINAL = [(200, "invalid_grant"), (401, "invalid_client"), (503, "unauthorized_client")]
 
 
 async def test_only_the_authorization_server_ends_a_sign_in(guarded: Guarded) -> None:
@@ -2259,7 +2130,7 @@ async def test_what_a_browser_elsewhere_shows_is_pasted_into_the_terminal(
     guarded: Guarded, monkeypatch: Monkey, capsys: Capture
 ) -> None:
     """What has another state ends nothing. Only a tool's call may be answered 401."""
-    pasted: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    pasted: Queue[bytes] = Queue()
     # It has no end, because that would reach an event loop that is closed by then.
     monkeypatch.setattr(sys, "stdin", Namespace(buffer=iter(pasted.get, None)))
 
@@ -2271,24 +2142,12 @@ async def test_what_a_browser_elsewhere_shows_is_pasted_into_the_terminal(
             pasted.put(f" {callback}?{each} \r\n".encode())
         return True
 
-    monkeypatch.setattr(webbrowser, "open", come_back)
+    monkeypatch.setattr("webbrowser.open", come_back)
     guarded.paths["/mcp"] = response(200, {"id": 1, "result": {}})
     await log_in(guarded.at()["url"])
     told = r"(?m)^http://.*/authorize\?(.*\n)*.*another machine(.*\n)*.*Paste"
     printed = capsys.readouterr().out
     assert re.search(told, printed) and "\nSigned in to http://" in printed
-
-
-SECRET = '{"access_token": "sesame-sesame", "error": "sesame-sesame"}'
-LOGINS = [  # how one fails: the path that answers otherwise, its answer; the reason
-    ("/authorize", {"error": "\x1b[1maccess_denied\nat all"}, "access_denied at all"),
-    ("/authorize", {"state": "x"}, "within 2 seconds"),
-    ("/register", response(201, SECRET), "Invalid registration .*"),
-    ("/token", b"", ".*disconnected.*"),
-    ("/token", response(400, SECRET), "Token exchange failed \\(400\\)"),
-    ("/token", response(200, SECRET.replace("access_", "")), "Invalid token .*"),
-    ("/token", None, "no answer came from .*"),
-]
 
 
 @pytest.mark.parametrize("case", LOGINS)
@@ -2308,9 +2167,6 @@ async def test_a_sign_in_that_fails_says_why_in_one_sentence(
     assert "sesame" not in shown
 
 
-OPTIONS["its.json --login https://x"] = "do not go together; expected: --login URL\n$"
-
-
 async def test_a_login_in_the_entry_is_used_instead(
     remote: Remote, tmp_path: Path, monkeypatch: Monkey
 ) -> None:
@@ -2327,22 +2183,6 @@ async def test_a_login_in_the_entry_is_used_instead(
 
 
 # === Room: Brief answers ==============================================================
-
-
-def long(tools: str, manual: str = "''") -> dict[str, Any]:
-    """A server with these tools and instructions, as Python code.
-
-    As code, because a command line of Windows has at most 32,767 characters.
-    """
-    code = f"self.about['instructions'] = {manual}; self.initialize(request)"
-    listing = f"answer(request, {{'tools': {tools}}})"
-    return local(on={"initialize": code, "tools_list": listing})
-
-
-async def open_briefly(client: Client, *tools: str) -> Any:
-    arguments = BOX | {"tools": tools, "brief": True}
-    return json.loads(text(await client.call_tool("open_toolbox", arguments)))
-
 
 LIST: dict[str, Any] = {"type": "array"}
 OBJECT: dict[str, Any] = {"type": "object"}
@@ -2362,10 +2202,29 @@ ARGUMENTS: list[tuple[Any, str]] = [  # the schema of an argument, and how it is
     ({"type": "string"}, ""),
 ]
 DESCRIPTIONS = {"plain": "plain", "two\n lines": "two lines", "x" * 60: "x" * 60}
+ORDINARY = "[tool(f't{n}', description='d' * 70, inputSchema={'type': 'object', "
+ORDINARY += "'required': ['path'], 'properties': {'path': {}, 'limit': {}}})"
+# Numbers of tools, and how the first is listed: as they do not fit, less is shown.
+LEVELS = {50: f"(path, limit?): {'d' * 60}…", 150: "(path, limit?)", 300: "(path, …)"}
+LEVELS[600] = ""
 
 
-async def test_a_brief_answer_has_each_tool_in_one_line() -> None:
+def long(tools: str, manual: str = "''") -> dict[str, Any]:
+    """A server with these, as code, because Windows has short command lines."""
+    code = f"self.about['instructions'] = {manual}; self.initialize(request)"
+    listing = f"answer(request, {{'tools': {tools}}})"
+    return local(on={"initialize": code, "tools_list": listing})
+
+
+async def open_briefly(client: Client, *tools: str) -> Any:
+    arguments = BOX | {"tools": tools, "brief": True}
+    return json.loads(text(await client.call_tool("open_toolbox", arguments)))
+
+
+async def test_a_brief_answer_has_each_tool_in_one_line(monkeypatch: Monkey) -> None:
     """Its note explains the signs, and a tool that is named in full comes whole."""
+    monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
+    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
     tools = []
     for number, (argument, _) in enumerate(ARGUMENTS):
         schema: Any = {"type": "object", "required": ["y"], "properties": {}}
@@ -2374,7 +2233,10 @@ async def test_a_brief_answer_has_each_tool_in_one_line() -> None:
         tools.append(tool(f"t{number}", inputSchema=schema, description="What it does"))
     for number, description in enumerate([*DESCRIPTIONS, "too long " * 9]):
         tools.append(tool(f"d{number}", description=description))
-    async with connected(a=local(tools=tools), b=local(tools=[tool("z")])) as client:
+    its = {"b": local(tools=[tool("z")]), "silent": local(on={"start": "self.hang()"})}
+    async with connected(a=local(tools=tools), **its) as client:
+        await use(client, "a", "t0")
+        await use(client, "b", "z")
         answer = await open_briefly(client)
         part = await open_briefly(client, "box__a__t1", "b__*", "box__a__t?")
         [whole] = (await open_box(client, ["box__a__t1"]))["tools"]
@@ -2389,18 +2251,10 @@ async def test_a_brief_answer_has_each_tool_in_one_line() -> None:
     assert part["tools"][-1] == "box__b__z(): Tool from box/b"
     for note in (answer["note"], part["note"]):
         assert re.search(r"`\?` opt.*`\[\]`.*`{}`.*`…`.* full name in `tools`", note)
+    how = 'Get its tools later, with ["silent__*"] in `tools`. Signs: '
+    assert answer["note"].startswith(f"Still starting: silent. {how}")
+    assert "Keep `brief`" in answer["note"]
     assert re.search("`brief`.*begin with it", str(opening.description), re.DOTALL)
-
-
-ORDINARY = "[tool(f't{n}', description='d' * 70, inputSchema={'type': 'object', "
-ORDINARY += "'required': ['path'], 'properties': {'path': {}, 'limit': {}}})"
-# Numbers of tools, and how the first is listed: as they do not fit, less is shown.
-LEVELS = {
-    50: "(path, limit?): " + "d" * 60 + "…",
-    150: "(path, limit?)",
-    300: "(path, …)",
-    600: "",
-}
 
 
 async def test_a_long_brief_answer_has_no_descriptions_then_fewer_arguments() -> None:
@@ -2421,11 +2275,10 @@ async def test_ordinary_tools_come_whole_and_the_longest_give_way() -> None:
     servers = {f"n{n}": long(f"{listing} for n in range({n})]") for n in (26, 150, 900)}
     servers["big"] = long("[tool(f'b{n}', description='d' * 8_000) for n in range(4)]")
     servers["huge"] = long("[tool('huge', description='d' * 34_000)]")
-    named = [f"box__big__b{n}" for n in range(3)]
     async with connected(**servers) as client:
         for parts, missing, least in (
             (["n26__*"], 0, {"inputSchema", "description"}),
-            (named, 0, {"inputSchema", "description"}),
+            ([f"box__big__b{n}" for n in range(3)], 0, {"inputSchema", "description"}),
             (["n26__tool-1*", "big__*"], 4, {"name"}),
             (["n150__*"], 150, {"name"}),
             (["n900__*"], 900, {"name"}),
@@ -2457,22 +2310,13 @@ async def test_long_texts_leave_room_for_the_tools(monkeypatch: Monkey) -> None:
     assert all("inputSchema" in each for each in whole["tools"])
 
 
-async def test_a_brief_note_asks_to_stay_brief(monkeypatch: Monkey) -> None:
-    monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
-    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
-    silent = local(on={"start": "self.hang()"})
-    async with connected(a=local(), silent=silent) as client:
-        await use(client, "a", "echo")
-        note = (await open_briefly(client))["note"]
-        how = 'Get its tools later, with ["silent__*"] in `tools`. Signs: '
-        assert note.startswith(f"Still starting: silent. {how}")
-        assert "Keep `brief`" in note
-
-
 # === Room: Other clients' files =======================================================
 
-
 BAD_FILES += cases_of(r"""
+{// "\n/*\n\n*/"a": [1,],\n "b" 1}
+  cannot be read as JSON.*line 5 column 6
+[a]\n# x\n{
+  cannot be read as .*TOML if its name.*line 3, column 1
 {"projects": 7, "theme": "dark"}
   configuration: expected .*toolboxes.*mcp_servers.*, found .'projects', 'theme'.
 {"mcp": {"excluded": "s3cret"}, "mcpServers": "s3cret"}
@@ -2495,8 +2339,8 @@ codex {"url": "https://x", "bearer_token_env_var": "no_token"}
 # Below each file: its servers, the secret variables that it names, and its warnings.
 CLIENT_FILES = """
 === Our own: workbench-config.json
-{"_comment": "${", "mcpServers": {"x": {"env_vars": ["KEY"]}}, "toolboxes": {"box":
-  {"description": "A box", "mcpServers": {
+{"_comment": "${", "mcpServers": {"x": {"env_vars": ["KEY"]}}, "toolboxes": {
+  "box": {"description": "A box", "mcpServers": {
    "s": {"command": "x", "_x": "${", "autoApprove": ["${"], "trust": 1},
    "off": {"command": "${UNSET}", "disabled": true, "env": {"A": "${KEY2}"}},
    "_was": {"env": 7, "bearer_token_env_var": "OFF"}}}}}
@@ -2512,7 +2356,6 @@ CLIENT_FILES = """
     "c": {"type": "stdio", "command": "uvx", "args": ["z"], "env": {}}}}}}
 > {"a": {"transport": "http", "url": "https://a.b/@c/mcp?d=e@f"},
    "c": {"command": "uvx", "args": ["z"]}}
->
 >
 === VS Code with Amp, and Zed: settings.json
 { // as in "http://"
@@ -2607,46 +2450,29 @@ def test_a_file_is_served_as_its_client_means_it(
     found = {}
     for name, box in config.toolboxes.items():
         [server] = box.servers.values()
-        assert not server.problem
         usual = vars(type(server)()) | {"variables": server.variables}
         found[name] = {k: v for k, v in vars(server).items() if v != usual[k]}
         if box.description != f"Tools of the MCP server '{name}'":
             found[name]["description"] = box.description
     assert found == json.loads(servers)
-    assert len(log.messages) == len([each for each in warnings if each])
-    for pattern, warning in zip(warnings, log.messages, strict=False):
+    for pattern, warning in zip(filter(None, warnings), log.messages, strict=True):
         assert re.match(pattern, warning) and "ECRET" not in warning
 
 
-def test_one_bad_entry_of_a_client_costs_only_itself(log: Logs) -> None:
-    """Its place names table and server as the file does."""
+def test_one_bad_entry_costs_no_other(monkeypatch: Monkey, log: Logs) -> None:
+    """Its place names table and server as the file does. The workbench is left out."""
+    monkeypatch.chdir(ROOT)
+    itself = {"command": "uv", "args": ["run", ".github/../workbench.py"]}
+    toolbox = {"command": workbench.__file__, "args": ["--toolbox"]}
     unset = {"command": ["x", "${NO}"], "description": "${NO}"}
-    entries = {"_": 7, "good": {"command": "x"}, "a__b": {"command": "x"}}
+    entries = {"_": 7, "good": toolbox, "us": itself, "a__b": {"command": "x"}}
     config = parse({"mcp": entries | {"text": "s3cret", "un": unset}})
+    assert log.messages == ["mcp.us: left out, because it starts this workbench"]
     assert list(config.toolboxes) == ["good", "a__b", "text", "un"]
     for name, box in config.toolboxes.items():
         [server] = box.servers.values()
         assert server.problem.startswith(f"mcp.{name}") == (name != "good")
         assert "s3cret" not in server.problem
-
-
-def test_the_workbench_does_not_start_itself(monkeypatch: Monkey, log: Logs) -> None:
-    monkeypatch.chdir(ROOT)
-    itself = {"command": "uv", "args": ["run", ".github/../workbench.py"]}
-    toolbox = {"command": workbench.__file__, "args": ["--toolbox"]}
-    config = parse({"mcpServers": {"a": itself, "tools": toolbox}})
-    assert list(config.toolboxes) == ["tools"]
-    assert log.messages == ["mcpServers.a: left out, because it starts this workbench"]
-
-
-BAD_CONTENTS += [
-    ("c.toml", b"[a]\n# x\n{", "TOML if its name.*line 3, column 1"),
-    (
-        "c.json",
-        b'{// "\n/*\n\n*/"a": [1,],\n "b" 1}',
-        "cannot be read as JSON.*line 5 column 6",
-    ),
-]
 
 
 # === Room: Reports ====================================================================
@@ -2656,16 +2482,17 @@ CALL = 'its.json --call box__s__result {"content":[{"type":"text","text":'
 CALL += '"Gr\\u00f6\\u00df"},{"type":"text","text":"en"}]}'
 COMMANDS.append((CALL, 0, "Größ\nen\n", "größe", {}))  # in UTF-8, whatever is usual
 COMMANDS.append((f"--read-only {CALL}", 1, "", "left out by --read-only", {}))
-OPTIONS["--check --call x"] = r"do not go together; expected: .*\[CONFIG\] --c"
-OPTIONS["--version --check"] = "^mcp-workbench 0.10.0\n$"
-
-
-async def check(data: Any, *options: str) -> int:
-    """The status of `--check` for a configuration, with these options."""
-    logging.getLogger("workbench").setLevel("DEBUG" if "verbose" in options else "INFO")
-    return await workbench.check(parse(data, read_only="read_only" in options))
-
-
+CALL = "its.json --call box__s__"
+COMMANDS.append((CALL + 'echo {"a": "b c"}', 0, '{"a": "b c"}\n', "", {}))
+IMAGE = {"content": [BLOCKS[2]]}
+AS_JSON = re.escape(json.dumps(IMAGE, indent=2)) + "\n"
+COMMANDS.append((f"{CALL}result {json.dumps(IMAGE)}", 0, AS_JSON, "", {}))
+WHAT = 'arguments: expected a JSON object such as {"text": "hi"}'
+COMMANDS.append((CALL + "x [1]", 1, "", WHAT, {}))
+COMMANDS.append((CALL + "none", 1, "", r"no tool 'none', nearest: \['box__s__", {}))
+COMMANDS.append(("its.json --call box__x", 1, "", f"{NEAR}box__s__x.", {}))
+COMMANDS.append(("--check --call x", 2, "", rf"{UNFIT}.*\[CONFIG\] --c", {}))
+COMMANDS.append(("--version --check", 0, "mcp-workbench 0.10.0\n", "", {}))
 READING = {"annotations": {"readOnlyHint": True}}
 PATHS: dict[str, Any] = {"type": "object", "required": ["path"]}
 PATHS["properties"] = {"path": {}, "lim\x1b[1mit\n": {}}
@@ -2689,13 +2516,16 @@ box/endless +FAILED .{,320}
 """
 
 
-async def test_check_starts_each_server_once_and_tells_how_that_went(
-    tmp_path: Path, notes: Path, capsys: Capture, monkeypatch: Monkey
-) -> None:
-    """A line is printed once its server has settled. What it waits for, it says."""
+async def check(data: Any, *options: str) -> int:
+    logging.getLogger("workbench").setLevel("DEBUG" if "verbose" in options else "INFO")
+    return await workbench.check(parse(data, read_only="read_only" in options))
+
+
+async def test_check_reports(notes: Path, capsys: Capture, monkeypatch: Monkey) -> None:
+    """It starts each server once, and tells when it has settled, and what it awaits."""
     sleep = anyio.sleep
     monkeypatch.setattr(anyio, "sleep", lambda seconds: sleep(min(seconds, 0.05)))
-    gate = tmp_path / "gate"
+    gate = notes.with_name("gate")
     start = f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\nself.start(0)"
     die = "os.write(2, b'first words\\nlast words'); sys.exit(3)"
     tools = [tool("read", inputSchema=PATHS, **READING), tool("rm", **READING)]
@@ -2743,74 +2573,41 @@ async def test_check_tells_what_a_context_holds(capsys: Capture) -> None:
     assert "No server is configured" in capsys.readouterr().out
 
 
-MIXED = json.dumps({"content": BLOCKS})
-CALLS: list[tuple[list[str], str]] = [  # what is called, and what is wrong
-    (["s__x"], "Use {toolbox}__{server}__{tool}, such as s__s__x."),
-    (["s__s__x", "[1]"], 'arguments: expected a JSON object such as {"text": "hi"}'),
-    (["s__s__none"], "'s/s' has no tool 'none', nearest: ['s__s__"),
-]
-
-
-async def test_call_prints_a_result_or_says_what_is_wrong(capsys: Capture) -> None:
-    config = parse({"mcpServers": {"s": local()}})
-
-    async def call(*words: str) -> int:
-        return await workbench.call_once(config, *words)
-
-    for words, why in CALLS:
-        assert await call(*words) == 1
-        assert why in capsys.readouterr().err, words
-    assert await call("s__s__result", MIXED) == 0
-    assert json.loads(capsys.readouterr().out)["content"][0] == BLOCKS[0]
-    assert await call("s__s__echo", '{"a":', '"b c"}') == 0
-    assert capsys.readouterr().out == '{"a": "b c"}\n'
-
-
 # === Room: Built-in toolbox ===========================================================
 
-from mcp.client.sse import sse_client
+COMMANDS.append(("its.json --toolbox", 2, "", f"{UNFIT}--toolbox\n$", {}))
+COMMANDS.append(("--http 8000", 2, "", f"{UNFIT}--toolbox --http .*\n$", {}))
+COMMANDS.append(("--toolbox --http 8000 --read-only", 2, "", UNFIT, {}))
+COMMANDS.append(("--toolbox --http 0", 2, "", "argument --http: invalid .*'0'\n$", {}))
 
 
 @pytest.mark.skipif(not zoneinfo.available_timezones(), reason="pip install tzdata")
 async def test_the_toolbox_has_two_tools(monkeypatch: Monkey) -> None:
     async with Client(workbench.create_toolbox_server()) as client:
-
-        async def call(name: str, **arguments: Any) -> Any:
-            return await client.call_tool(name, arguments)
-
+        call = client.call_tool
         echo, time = (await client.list_tools()).tools
         for said in ("", " zwölf 🧰\n\0", "x" * 1_000_000):
-            result = await call("echo", text=said, wait_for_previous=True)
+            result = await call("echo", {"text": said, "wait_for_previous": True})
             assert text(result) == said  # whatever clients add
         now = datetime.datetime.now(datetime.UTC)
         for zone in ("Europe/Berlin", "Asia/Kathmandu", "UTC"):
-            shown = text(await call("time", timezone=zone))
+            shown = text(await call("time", {"timezone": zone}))
             moment = datetime.datetime.fromisoformat(shown)
             assert abs(moment - now) < datetime.timedelta(minutes=1), zone
             its = moment.astimezone(zoneinfo.ZoneInfo(zone))
             assert shown == its.isoformat(timespec="seconds")
         for zone in ("Mars/Phobos", "America", "../etc", ""):
-            result = await call("time", timezone=zone)
+            result = await call("time", {"timezone": zone})
             assert result.is_error and repr(zone) in text(result)
         for arguments in ({}, {"text": 1}):
-            result = await call("echo", **arguments)
+            result = await call("echo", arguments)
             assert result.is_error and "text" in text(result), arguments
         monkeypatch.setattr(zoneinfo, "ZoneInfo", None)  # UTC needs no zone data
         assert text(await call("time")).endswith("+00:00")
-    assert (echo.name, echo.title) == ("echo", "Echo Tool")
-    assert (time.name, time.title) == ("time", "Time Tool")
+    assert (echo.title, echo.input_schema["required"]) == ("Echo Tool", ["text"])
+    assert time.title == "Time Tool" and not time.input_schema.get("required")
     assert echo.description == "A simple tool that returns the text it was given."
     assert "Returns the current server time" in str(time.description)
-    assert echo.input_schema["required"] == ["text"]
-    assert not time.input_schema.get("required")
-
-
-async def use_each_transport(url: str) -> None:
-    for mode, server in (("legacy", url), ("auto", url), ("legacy", sse_client(url))):
-        async with Client(server, mode=mode) as client:
-            assert (client.protocol_version == MODERN) == (mode == "auto")
-            result = await client.call_tool("echo", {"text": "session_id="})
-            assert text(result) == "session_id="
 
 
 def test_one_url_serves_every_client_until_a_signal() -> None:
@@ -2819,28 +2616,30 @@ def test_one_url_serves_every_client_until_a_signal() -> None:
     line = [*PYTHON, workbench.__file__, "--toolbox", "--http", f"0.0.0.0:{port}"]
     headers = {"Content-Type": "application/json", "Connection": "close"}
     url = f"http://127.0.0.1:{port}/mcp"
-    client = httpx2.Client(headers=headers, timeout=10)
+    # The first request waits until the server has started.
+    transport = httpx2.HTTPTransport(retries=6)
+    client = httpx2.Client(transport=transport, headers=headers, timeout=10)
+    done = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}'
+    post = partial(client.post, content=done)
 
-    def is_ready() -> bool:
-        with suppress(httpx2.ConnectError):
-            return client.put(url).status_code == 405
-        return False
-
-    def status(query: str) -> int:
-        done = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}'
-        return client.post(f"{url}/messages{query}", content=done).status_code
+    async def use_each_transport() -> None:
+        for mode, at in ("legacy", url), ("auto", url), ("legacy", sse_client(url)):
+            async with Client(at, mode=mode) as its:
+                assert (its.protocol_version == MODERN) == (mode == "auto")
+                result = await its.call_tool("echo", {"text": "session_id="})
+                assert text(result) == "session_id="
 
     with client, subprocess.Popen(line, stderr=PIPE, text=True) as server:
         try:
-            anyio.run(until, is_ready, 20)
-            anyio.run(use_each_transport, url)
             for query in ("", "?", "?sessionId=x", f"?sessionId={'0' * 32}"):
-                assert status(query) == 400, query
+                assert post(f"{url}/messages{query}").status_code == 400, query
+            anyio.run(use_each_transport)
             with client.stream("GET", url) as stream:
                 lines = stream.iter_lines()
                 assert next(lines) == "event: endpoint"
-                path, query, session = re.split(r"(\?sessionId=)", next(lines))
-                assert path == "data: /mcp/messages" and status(query + session) == 202
+                path = next(lines).removeprefix("data: ")
+                assert path.startswith("/mcp/messages?sessionId=")
+                assert post(f"{url}{path.removeprefix('/mcp')}").status_code == 202
                 server.terminate()
                 _, log = server.communicate(timeout=20)
         finally:
@@ -2849,18 +2648,16 @@ def test_one_url_serves_every_client_until_a_signal() -> None:
     assert re.search("WARNING .*authentication", log)
 
 
-EVIL = "127.0.0.1.evil.example"
-HOSTS = [  # what it is bound to; Host and Origin; the status
-    ("127.0.0.1", "127.0.0.1:80", "http://127.0.0.1:80", 400),  # no such session
-    ("127.0.0.1", EVIL, "", 403),
-    ("127.0.0.1", "127.0.0.1:80", f"http://{EVIL}", 403),
-    ("0.0.0.0", "a.example", "", 400),
-    ("0.0.0.0", "a.example", "http://a.example", 403),
-]
-
-
 async def test_a_page_that_found_us_is_refused_on_every_route() -> None:
-    for bound_to, host, origin, status in HOSTS:
+    evil = "127.0.0.1.evil.example"
+    hosts = [  # what it is bound to; Host and Origin; the status
+        ("127.0.0.1", "127.0.0.1:80", "http://127.0.0.1:80", 400),  # no such session
+        ("127.0.0.1", evil, "", 403),
+        ("127.0.0.1", "127.0.0.1:80", f"http://{evil}", 403),
+        ("0.0.0.0", "a.example", "", 400),
+        ("0.0.0.0", "a.example", "http://a.example", 403),
+    ]
+    for bound_to, host, origin, status in hosts:
         headers = {"Host": host} | ({"Origin": origin} if origin else {})
         app = httpx2.ASGITransport(workbench.toolbox_app(bound_to))
         # An answer to a GET that is not refused would never end.
@@ -2873,19 +2670,10 @@ async def test_a_page_that_found_us_is_refused_on_every_route() -> None:
         assert {answer.status_code for answer in answers} == {status}, headers
 
 
-OPTIONS |= {
-    "its.json --toolbox": r"do not go together; expected: --toolbox\n$",
-    "--http 8000": r"do not go together; expected: --toolbox --http .*\n$",
-    "--toolbox --http 8000 --read-only": "do not go together; ",
-    "--toolbox --http x": "argument --http: invalid host_and_port value: 'x'\n$",
-    "--toolbox --http 0": "argument --http: invalid host_and_port value: '0'\n$",
-}
-
-
 # === Room: uv =========================================================================
 
 # A folder of an environment that was not activated would be taken for one that was.
-FOLDERS = PATH.split(os.pathsep)
+FOLDERS = os.environ.get("PATH", os.defpath).split(os.pathsep)
 FOLDERS = [each for each in FOLDERS if not Path(each, "../pyvenv.cfg").exists()]
 PLAIN = dict(os.environ, LC_ALL="C.UTF-8", PATH=os.pathsep.join(FOLDERS))
 FOLDERS.insert(0, str(Path(sys.executable).parent))
@@ -2921,7 +2709,6 @@ def test_a_server_gets_the_environment_of_the_client(tmp_path: Path) -> None:
 
 # === Room: Windows ====================================================================
 
-
 CTRL_C = """
 import os, pathlib, signal, sys
 sys.path.insert(0, sys.argv[1])
@@ -2935,13 +2722,12 @@ with tests.Wire(folder, stubborn={"start": tests.STUBBORN}) as wire:
 """
 
 
-@ON_WINDOWS
+@pytest.mark.skipif(not WINDOWS, reason="only Windows has this")
 def test_ctrl_c_ends_it_and_it_ends_its_servers(tmp_path: Path, notes: Path) -> None:
     """They have not had it themselves: they were asked to end, then killed."""
     line = [*PYTHON, "-c", CTRL_C, str(ROOT), str(tmp_path)]
     flags = getattr(subprocess, "CREATE_NEW_CONSOLE", 0)
-    ended = subprocess.run(line, creationflags=flags, check=False)
-    assert ended.returncode == 0
+    assert subprocess.run(line, creationflags=flags, check=False).returncode == 0
     assert "ended" in notes.read_text() and "signalled" not in notes.read_text()
 
 
@@ -2976,6 +2762,7 @@ def test_the_script_header_and_the_requirements_ask_for_the_same() -> None:
 
 
 def test_entries_can_be_pasted(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> None:
+    """And the README has every command and option, and what the program points to."""
     monkeypatch.setenv("TOKEN", "x")
     file = tmp_path / "config.json"
     file.write_text(fenced("jsonc")[0], "utf-8")
@@ -2989,6 +2776,13 @@ def test_entries_can_be_pasted(tmp_path: Path, monkeypatch: Monkey, log: Logs) -
         assert " ".join(entry["args"]) == f"run {START}"
     for line in others.splitlines():
         assert line.endswith(f" uv run {START}")
+    lines = [options for options, *_ in COMMANDS]
+    for line in fenced("sh")[0].splitlines():
+        assert line.removeprefix("uv run workbench.py ") in lines
+    assert "Upgrading" in SECTIONS  # to which an error of the program points
+    named = re.findall(r"--(\w[\w-]*)", SECTIONS["Command line"])
+    own = {"read-only", "verbose", "version"}
+    assert set(named) == own | workbench.MODES.keys() - {"config"}
 
 
 async def test_check_prints_as_shown(capsys: Capture, monkeypatch: Monkey) -> None:
@@ -3007,7 +2801,7 @@ async def test_check_prints_as_shown(capsys: Capture, monkeypatch: Monkey) -> No
 
 async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
-    async with connected(config=find(None)) as client:
+    async with Client(workbench.create_server(find(None))) as client:
         assert re.search("demo.*argument.*WORKBENCH_CONFIG", str(client.instructions))
         for shown in fenced("text")[0].split("> ")[1:]:
             call, expected = shown.splitlines()
@@ -3016,36 +2810,18 @@ async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -
             assert re.fullmatch(pattern_of(expected), text(result))
 
 
-def test_every_file_option_and_key_of_the_readme_exists(log: Logs) -> None:
-    lines = [options for options, *_ in COMMANDS]
-    for line in fenced("sh")[0].splitlines():
-        assert line.removeprefix("uv run workbench.py ") in lines
-    for link in re.findall(r"\]\((?!http)([^)#]+)", README):
-        assert (ROOT / link).is_file(), link
-    assert "Upgrading" in SECTIONS  # to which an error of the program points
-    named = re.findall(r"--(\w[\w-]*)", SECTIONS["Command line"])
-    own = {"read-only", "verbose", "version"}
-    assert set(named) == own | workbench.MODES.keys() - {"config"}
-    keys = set(re.findall(r"`(\w+)`", SECTIONS["Configuration"])) - {"python"}
-    assert {"command", "url", "excludeTools"} < keys
-    for key in keys:
-        parse({"mcpServers": {"s": {"command": "x", key: [[]]}}})
-    assert "unknown keys" not in log.text
-
-
 def test_the_figures_of_rooms_are_those_that_are_printed() -> None:
     """In the README, in the guide, and in the map at the head of the program."""
     if not (ROOT / ".ci/rooms").exists():
         pytest.skip(".ci is not in a copy of the workbench and its tests")
     line = [*PYTHON, str(ROOT / ".ci/rooms"), "--figures"]
     printed = subprocess.check_output(line, text=True, encoding="utf-8")
-    sizes = dict(re.findall(r"\| (.+?) \| (\d+) \|", printed))
     script = Path(workbench.__file__).read_text("utf-8")
-    comment = script[: script.index("from __future__")].replace("\n#", "\n")
-    comment, readme = [" ".join(each.split()) for each in (comment, README)]
     guide = (ROOT / ".github/CONTRIBUTING.md").read_text("utf-8")
-    assert f"core ({int(sizes['the core']):,} lines of code)" in readme
-    for room, name in re.findall(r"(?m)^# === (Room: )?(.*?) =+$", script):
-        assert f"{name} ({sizes[name]})" in comment, name
-        assert f"| {name} | {sizes[name]} |" in guide, name
-        assert not room or f"{name} ({sizes[name]})" in readme, name
+    comment = script.partition("from __future__")[0].replace("\n#", "\n")
+    comment, readme = [" ".join(each.split()) for each in (comment, README)]
+    *sections, core, _ = re.findall(r"\| (.+?) \| (\d+) \|", printed)
+    assert f"core ({int(core[1]):,} lines of code)" in readme
+    for name, size in sections:
+        assert f"{name} ({size})" in comment and f"| {name} | {size} |" in guide, name
+        assert f"Room: {name} " not in script or f"{name} ({size})" in readme, name
