@@ -890,7 +890,7 @@ BAD_CALLS: list[tuple[str, Any, str]] = [  # of a tool with arguments, and what 
     ("open_toolbox", None, "^toolbox_name is not valid: Missing"),
     ("open_toolbox", BOX | {"tools": ["a", 1]}, "^tools.1 is not valid: "),
     ("use_tool", {"tool_name": 7}, "^tool_name is not valid: "),
-    ("use_tool", WHOLE | {"arguments": [1]}, "^arguments: expected a JSON object"),
+    ("use_tool", WHOLE | {"arguments": []}, "^arguments: expected a JSON object"),
     ("use_tool", WHOLE | {"arguments": "{a:"}, "^arguments: expected a JSON object"),
     ("use_tool", {"tool_name": "box__echo"}, f"{NEAR}box__a__echo or box__b__echo"),
     ("use_tool", {"tool_name": "mine__echo"}, f"{NEAR}mine__mine__echo"),
@@ -1381,12 +1381,13 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
 
 
 def test_named_secrets_are_withheld(tmp_path: Path, monkeypatch: Monkey) -> None:
-    withheld = ["WB_TOKEN", "WB_MINE", "WB_OFF_KEY", "WB_OF_HEADER"]
+    withheld = ["WB_TOKEN", "WB_MINE", "WB_PW", "WB_OFF_KEY", "WB_OF_HEADER"]
     passed_on = ["WB_USER", "WB_TZ", "WB_HOME", "WB_NOTE_KEY", "WB_WAS_KEY", "WB_KEY"]
     for name in [*withheld, *passed_on]:
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("WB_AUTH_SOCK", str(tmp_path))  # a path that exists
-    args = ["${WB_TOKEN}", "--token", "${WB_MINE:-}", "${WB_AUTH_SOCK} ${WB_TZ:-UTC}"]
+    args = ["${WB_TOKEN:-x} ${WB_TZ:-UTC}", "--token", "${WB_MINE:-}"]
+    args += ["${WB_AUTH_SOCK}", "User=sa;Password=${WB_PW:-a#1}"]
     headers = {"X-User": "${WB_USER}", "Authorization": "Bearer ${WB_OF_HEADER}"}
     data = configuration(
         a={"command": "${WB_HOME}/x", "args": args, "_note": "${WB_NOTE_KEY}"},

@@ -17,11 +17,11 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # A call comes in by `stdio_streams`, passes `use_tool`, `DownstreamServer.call`,
 # `Connection.call` and `ServerProcess._send`, and returns by `ServerProcess._messages`.
 # The core is complete by itself, with these lines of code: Configuration (216),
-# Workbench (218), MCP server (132), Connections (206), Processes (84), Messages (44),
-# Secrets (38), Serving (152). Each room behind the core can be deleted, from its banner
+# Workbench (219), MCP server (132), Connections (207), Processes (83), Messages (44),
+# Secrets (40), Serving (152). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
-# Remote servers (250): a `url`.
+# Remote servers (251): a `url`.
 # Sign-in (171): `--login`, for remote servers.
 # Brief answers (90): without them, an answer of `open_toolbox` is whole, however long.
 # Other clients' files (137): tables of servers, keys, and TOML of other clients.
@@ -43,7 +43,8 @@ from __future__ import annotations
 import sys
 
 # The folder of a script comes first in `sys.path`, and may have a `types.py` or a `mcp`
-# of its own. With -P or -I, Python 3.11 leaves it out.
+# of its own. With -P or -I, Python leaves it out. Before 3.11, which is told below that
+# it is too old, it had no `safe_path`.
 if not getattr(sys.flags, "safe_path", False) and __name__ == "__main__":
     del sys.path[0]
 
@@ -133,9 +134,6 @@ def without_null(members: JSON) -> JSON:
     return {name: value for name, value in members.items() if value is not None}
 
 
-Keys = dict[str, type]
-
-
 @dataclass(frozen=True)
 class ServerConfig:
     """The entry of a downstream server: the part that is the same for all kinds.
@@ -145,7 +143,7 @@ class ServerConfig:
 
     # The keys of an entry with their JSON types. `toolFilters` sets `tool_filters`.
     # The values of all objects but `env` are secret.
-    KEYS: ClassVar[Keys] = {"env": dict, "toolFilters": list, "excludeTools": list}
+    KEYS: ClassVar = {"env": dict, "toolFilters": list, "excludeTools": list}
 
     # None takes an inherited variable away.
     env: dict[str, str | None] = field(default_factory=dict)
@@ -201,8 +199,8 @@ class WorkbenchConfig:
 
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
 _TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
-# A name behind `${` makes a reference. Only `}` or a default behind the name completes
-# it, and only behind `env:` may the name have small letters.
+# A name behind `${` makes a reference. To be complete, it needs `}`, or `:-`, a default
+# and `}`, behind the name. Only behind `env:` may the name have small letters.
 _REFERENCE = re.compile(
     r"""(?x)
     \$\{ (?P<prefix> (?: env: )? ) (?P<name> [A-Za-z_][A-Za-z0-9_]* )
@@ -228,8 +226,8 @@ class ValueReader:
     """
 
     secrets: Secrets
-    # Variables whose own names say that they are secret, or that stand where a value
-    # is, such as in `--token ${MINE}`.
+    # Variables that are secret by their own names, or by the name of what they are a
+    # value of, as MINE is in `--token ${MINE}`.
     secret_variables: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     variables: set[str] = field(default_factory=set)  # that references name
@@ -262,7 +260,7 @@ class ValueReader:
         return enabled is False or disabled is True
 
     def check_name(self, path: str, name: str) -> None:
-        """Report a name with which a tool's full name could be split in two ways."""
+        """Report an empty name, or one that makes a tool's full name ambiguous."""
         if re.search("^$|__|_$", name):
             self.report(path, "expected a name, without '__', not ending in '_'")
 
@@ -305,7 +303,9 @@ class ValueReader:
         if _BARE_REFERENCE.search(text):
             # The text is not shown, because it may be a password with a `$`.
             log.warning("%s: write ${NAME} if its end is a variable", path)
-        secret_parts = " ".join(find_secrets(name, text))
+        # A default may have characters that end a value, or look like a name.
+        plain = _REFERENCE.sub(r"${\g<name>}", text)
+        secret_parts = " ".join(find_secrets(name, plain))
         expand = functools.partial(self._expand, path, secret_parts)
         expanded = _REFERENCE.sub(expand, text)
         self.secrets.add(*find_secrets(name, expanded))
@@ -320,7 +320,7 @@ class ValueReader:
         if reference["end"] and (prefix or name == name.upper()):
             value: str | None = self.env.get(name, os.environ.get(name, default))
             if value is not None:
-                is_private = is_secret(name) or reference[0] in secret_parts
+                is_private = is_secret(name) or f"${{{name}}}" in secret_parts
                 if sys.platform == "win32":
                     name = name.upper()  # as in `os.environ`
                 self.variables.add(name)
@@ -484,7 +484,8 @@ class Shared:
     """The part of a workbench that its servers and their connections use.
 
     `client` is the session of the client's last tool call. The questions and logs of
-    servers go there. The SDK sends over the client's connection, which outlives a call.
+    servers go there, also after this call has ended, because the client's connection
+    goes on.
     """
 
     config: WorkbenchConfig
@@ -551,8 +552,8 @@ class DownstreamServer:
         was_up = self.connection.state is State.UP
         await self.start().become_current()
         if was_up:
-            # The connection was lost meanwhile, or the listing has shown its loss, or
-            # there is nothing to wait for.
+            # If the connection was lost meanwhile, a new one is made. A start that has
+            # just failed is not repeated.
             await self.start().reach(State.UP)
 
     async def call(self, params: JSON, others: JSON, on_progress: OnProgress) -> JSON:
@@ -663,12 +664,12 @@ class Workbench(Shared):
 
             async def wait_for(server: DownstreamServer) -> None:
                 await server.connect()
+                settled.append(server)
+                await on_progress(len(settled), len(servers), server.server_name)
                 # The first server that is up shortens the wait. A deadline in the past
                 # ends the wait at once.
                 if server.connection.state is State.UP:
                     waiting.cancel_scope.deadline = began + OPEN_TIMEOUT
-                settled.append(server)
-                await on_progress(len(settled), len(servers), server.server_name)
 
             for server in servers:
                 waiting.start_soon(wait_for, server)
@@ -754,7 +755,8 @@ def compose_note(servers: Servers, patterns: list[str]) -> str:
         sentences.append(f"Still starting: {name}. Get its tools later, {how}.")
         output = server.connection.last_line()
         if output:
-            sentences.append(f"Its last output: {output}")
+            text = shorten(output, 4_000 // len(starting))
+            sentences.append(f"Its last output: {text}")
     return " ".join(sentences)
 
 
@@ -840,7 +842,8 @@ def tool_server(name: str, tools: list[OwnTool], secrets: Secrets) -> Server[Any
         return types.ListToolsResult(tools=list(tools))
 
     async def relay(ctx: Any, call_next: Any) -> Any:
-        # From the result of a handler, the SDK takes whatever it does not know.
+        # The SDK removes what it does not know from the result of a handler, but not
+        # from that of a middleware.
         if ctx.method != "tools/call":
             return await call_next(ctx)
         params = types.CallToolRequestParams.model_validate(ctx.params or {})
@@ -880,7 +883,7 @@ def decode(value: Any) -> Any:
 
 
 def _as_object(value: Any) -> Any:
-    decoded = decode(value or {})
+    decoded = {} if value == "" else decode(value)
     if not isinstance(decoded, dict):
         raise ToolError('arguments: expected a JSON object such as {"text": "hi"}')
     return decoded
@@ -1062,7 +1065,8 @@ class Dispatcher(JSONRPCDispatcher[Any]):
     async def send_raw_request(
         self, method: str, params: Any, opts: Any = None, **more: Any
     ) -> JSON:
-        # To tell a server that hangs of any other request would take seconds.
+        # The SDK tells the server of a request that was given up. If a remote server
+        # hangs, this takes up to 5 seconds, and only a call is worth that.
         opts = {**(opts or {}), "cancel_on_abandon": method == "tools/call"}
         result = await super().send_raw_request(method, params, opts, **more)
         if method == "tools/call":
@@ -1101,8 +1105,8 @@ class Connection:
         self.left_out: dict[str, str] = {}  # by name, the key or option that hides it
         self.session: ClientSession  # set by `run`, once the transport is entered
         self.state = State.STARTING
-        self._changes = 0  # of the tools, as far as they were announced
-        self._listed = 0  # how many of the changes are in `tools`
+        self._changes = 0  # how often the tools have changed, or may have changed
+        self._listed = 0  # how many of these changes are in `tools`
         self._listing = anyio.Lock()
         self._reason = ""  # why the connection is closed
         self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
@@ -1216,8 +1220,7 @@ class Connection:
         """Agree on an era: the newer one, without questions, only if need be."""
         try:
             await self.session.initialize()
-        except (MCPError, RuntimeError):
-            # The SDK raises RuntimeError for a version that it does not know.
+        except MCPError:
             if not self._reason:  # else the connection is closed, and nothing to probe
                 with suppress(Exception):
                     await self.session.discover()
@@ -1253,10 +1256,11 @@ class Connection:
         `OPEN_TIMEOUT`. Whoever waits for it meanwhile takes its result.
         """
         if self.state is State.UP and not self._listing.locked():
-            # Announcements may be lost on any way but the pipes of a process, and a
-            # server of 2026-07-28 announces nothing unless it is listened to.
-            is_sure = isinstance(self.config, ProcessConfig)
-            self._changes += not is_sure or self.session.discover_result is not None
+            # Over HTTP, an announcement may be lost. A server of 2026-07-28 announces
+            # nothing unless it is listened to.
+            is_newer = self.session.discover_result is not None
+            if is_newer or not isinstance(self.config, ProcessConfig):
+                self._changes += 1
         await self.reach(State.UP)
         try:
             with anyio.fail_after(OPEN_TIMEOUT):
@@ -1283,8 +1287,7 @@ class Connection:
                     raise
                 break  # the server has no tools
             tools |= {tool.name: tool for tool in page.tools}
-            # A server that repeats its cursor would be listed without end.
-            if page.next_cursor in (None, "", params.cursor):
+            if not page.next_cursor:
                 break
             params.cursor = page.next_cursor
         left_out = {}
@@ -1380,15 +1383,15 @@ class ServerProcess(Transport):
     The SDK's `stdio_client` is not used. It takes the end of stdout for the end of the
     server, although a child may hold stdout open, and leaves such a child running.
 
-    The connection to a process is closed in one of three ways:
+    The connection to a process is closed in one of these ways:
 
     - The process exits. `_report_exit` reports the status at once, and closes the pipes
       `OUTPUT_TIMEOUT` later, so the messages end.
-    - stdout ends. `_messages` reports this.
+    - stdout ends, or has too long a line. `_messages` reports this.
     - stdin is closed. `_send` reports this at the next request.
 
-    A process that closes a pipe usually exits, and its status tells more. So the last
-    two wait for the exit first, up to `EXIT_GRACE`.
+    A process that closes a pipe usually exits, and its status and last words tell more.
+    So `_messages` and `_send` first wait for both, up to `EXIT_GRACE`.
     """
 
     config: ProcessConfig
@@ -1400,14 +1403,13 @@ class ServerProcess(Transport):
         env = without_null({**os.environ, **withheld, **config.env})
         words = list(map(os.path.expanduser, [config.command, *config.args]))
         cwd = os.path.abspath(os.path.expanduser(config.cwd))
-        # A start that was cancelled half way would leave a process that nobody stops.
-        with anyio.CancelScope(shield=True):
-            try:
-                await self.start(words, {"env": env, "cwd": cwd})
-            except OSError as error:
-                why = f"cannot start '{words[0]}' in the folder '{cwd}'"
-                how = "`cwd` must exist, and `command` be a path or in PATH, without `args`"
-                raise ToolError(f"{why}: {error.strerror} ({how})") from None
+        try:
+            # asyncio kills a process whose start is cancelled.
+            await self.start(words, {"env": env, "cwd": cwd})
+        except OSError as error:
+            why = f"cannot start '{words[0]}' in the folder '{cwd}'"
+            how = "`cwd` must exist, and `command` be a path or in PATH, without `args`"
+            raise ToolError(f"{why}: {error.strerror} ({how})") from None
         RUNNING.add(self)
         # The process may have exited already. Then the callback follows at once.
         self._pipes.exited.add_done_callback(self._report_exit)
@@ -1484,7 +1486,7 @@ class ServerProcess(Transport):
         RUNNING.discard(self)
 
     def kill_group(self, number: int) -> bool:
-        """Signal the process group, unless 0; return whether it has any process."""
+        """Send a signal to the group, or none if 0; return whether it has processes."""
         if sys.platform != "win32":
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.get_pid(), number)
@@ -1589,12 +1591,14 @@ async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[
 # A name says so with one of these words. The words of the first line may also end a
 # longer word, as in PGPASSWORD. Those of the second line may not, as in MONKEY.
 _SECRET_NAME = re.compile(
-    "(?:token|secret|password|passwd|passphrase|apikey|credential|authorization)"
-    "s?(?![a-z])"
-    "|(?<![a-z])(?:key|pass|pwd|auth|bearer|pat|cookie|dsn|jwt)s?(?![a-z])"
+    r"""(?x)
+    ( token | secret | passw(or)?d | passphrase | apikey | credential | authorization
+    | (?<! [a-z] ) ( key | pass | pwd | auth | bearer | pat | cookie | dsn | jwt )
+    ) s? (?! [a-z] )
+    """
 )
 # A name that stands before its value.
-_NAME = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]++)["']?\s*[=:]\s*["']?""")
+_NAME = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]+)["']?\s*[=:]\s*["']?""")
 _URL_PASSWORD = re.compile(r"://[^\s/@:]*:([^\s/]+)@")
 # Colours and moves of a terminal, halves of surrogate pairs, and control characters
 # except \n.
@@ -1989,8 +1993,8 @@ class RemoteServer(Transport):
         self._make_client()
         self._is_sse = False
         self._endpoint = self._url
-        # Over SSE, the server has named its endpoint. Over Streamable HTTP, an era is
-        # agreed on, and `_listen` may ask for its stream.
+        # This is set over SSE once the server has named its endpoint, and over
+        # Streamable HTTP once an era is agreed on.
         self._is_ready = anyio.Event()
         self._failures = 0  # of requests, in a row
         self._open = 0  # requests that have no answer yet
@@ -2059,7 +2063,8 @@ class RemoteServer(Transport):
             await self._follow(exchange)
             self._judge(exchange, method)
         except asyncio.CancelledError:
-            # A server that is busy with a call may list its tools later.
+            # A listing that is given up has failed. But a server that is busy with a
+            # call may list its tools later.
             if method == "tools/list" and self._open == 1:
                 self._judge(exchange, method, f"{self._shown}: gave no list of tools")
             raise
@@ -2085,8 +2090,9 @@ class RemoteServer(Transport):
         """
         if not exchange.awaited or exchange.status == 429:
             return
-        self._failures += 1
-        if not failure and exchange.status < 400:
+        if failure or exchange.status >= 400:
+            self._failures += 1
+        else:
             self._failures = 0
         is_lost = self._failures > 1
         if exchange.answer is None:
@@ -2203,7 +2209,7 @@ class RemoteServer(Transport):
             return
         if exchange.awaited and isinstance(message, Answer):
             if str(message.id) != exchange.awaited:
-                # This server gives the same id to every answer.
+                # The id may be that of another open request.
                 return
             exchange.answer = message
         await self._writer.send(SessionMessage(message))
@@ -2260,7 +2266,8 @@ def make_client(url: httpx2.URL) -> httpx2.AsyncClient:
         proxy=find_proxy(url),
         trust_env=False,
         # Only connecting has a timeout: a call may run for hours, an upload may be
-        # slow, and a request beyond 200 waits for a free connection.
+        # slow, and a request beyond 200 waits for a free connection. Servers close idle
+        # connections, and a request on one that is just closed would fail.
         timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
         limits=httpx2.Limits(max_connections=200, keepalive_expiry=2.0),
     )
@@ -2498,7 +2505,8 @@ class Login:
         _thread.start_new_thread(read_stdin, (paste,))
         with closing(listener):
             port = listener.sockets[0].getsockname()[1]
-            # Some servers refuse the address. A browser tries all that the name has.
+            # Some servers refuse the address 127.0.0.1, but not its name, of which a
+            # browser tries all addresses.
             provider = await self._sign_in(f"http://localhost:{port}/callback")
         context = cast(Any, provider.context)
         # What a refresh sends, but for the refresh token.
@@ -2700,7 +2708,7 @@ def outline(value: Any, schema: JSON, depth: int) -> str:
         return outline(functools.reduce(look_up, path, schema), schema, depth - 1)
     values = look_up(value, "enum", list)
     if values:
-        shown = [shorten(compact(each).strip('"'), 80) for each in values[:5]]
+        shown = [compact(each).strip('"') for each in values[:5]]
         return "|".join(shown + ["…"] * (len(values) > 5))
     types = [look_up(value, "type", str), *look_up(value, "type", list)]
     if "array" in types:
@@ -2709,7 +2717,7 @@ def outline(value: Any, schema: JSON, depth: int) -> str:
         return f"{{{list_keys(value, schema, depth - 2)}}}"
     # An optional argument is often a union with null.
     for union in ("anyOf", "oneOf", "allOf"):
-        for part in look_up(value, union, list)[:5]:
+        for part in look_up(value, union, list):
             found = outline(part, schema, depth - 1)
             if found:
                 return found
@@ -2789,7 +2797,7 @@ def read_tables(file: ValueReader, tables: JSON) -> dict[str, ToolboxConfig]:
                 log.warning("%s.%s: left out, %s", place, name, how)
             elif servers:
                 text: Any = _object(entry).get("description")
-                if not isinstance(text, str) or "${" in text:
+                if not isinstance(text, str):
                     text = f"Tools of the MCP server '{name}'"
                 toolboxes[name] = ToolboxConfig(text, servers)
     return toolboxes
@@ -2895,11 +2903,10 @@ def _add(entry: JSON, key: str, name: str, value: str) -> None:
 
 
 # Editors write JSON with comments and trailing commas. Strings are matched first,
-# because neither means anything inside a string. The quantifiers with `+` at the end do
-# not try shorter matches: with others, a text that ends within a string takes minutes.
-_STRING = r'(?xs) (?P<string> "(?:[^"\\]++|\\.)*+"? )'
-_COMMENT = r" | //[^\n]*+ | /\*.*?(?:\*/|\Z)"
-_TRAILING_COMMA = r" | ,(?=\s*+[\]}])"
+# because neither means anything inside a string.
+_STRING = r'(?xs) (?P<string> "(?:[^"\\]|\\.)*"? )'
+_COMMENT = r" | //[^\n]* | /\*.*?(?:\*/|\Z)"
+_TRAILING_COMMA = r" | ,(?=\s*[\]}])"
 
 
 def _decode_json(text: str) -> Any:
