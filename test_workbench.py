@@ -1895,6 +1895,20 @@ async def test_a_refused_listing_ends_the_session(case: Any, remote: Remote) -> 
     assert remote.calls[-1] == "DELETE"
 
 
+async def test_a_client_that_gives_up_ends_no_session(remote: Remote) -> None:
+    async with connected(a=remote.at()) as client:
+        await open_box(client)
+        remote.answers["tools/list"] = remote.wait
+        for count in (2, 3):
+            opening = asyncio.ensure_future(open_box(client))
+            await until(lambda: remote.calls.count("tools/list") == count)  # noqa: B023
+            opening.cancel()
+            await asyncio.wait([opening])
+        remote.answers["tools/list"] = remote.list_tools
+        assert (await open_box(client))["tools"]
+    assert remote.calls.count("initialize") == 1
+
+
 @pytest.mark.parametrize("case", [(OLD, STATEFUL), (OLD, NEW), (STATEFUL, NEW)])
 async def test_what_became_another_fails_twice(case: Any, remote: Remote) -> None:
     """At most, and nothing that has failed was executed."""
@@ -1985,6 +1999,7 @@ class Guarded(Remote):
 
     async def respond(self, head: str, body: bytes, stream: Any) -> bytes:
         url = httpx2.URL(head.split()[1])
+        self.calls.append(url.path)
         other = self.paths.get(url.path, {})
         if other is None:
             await anyio.sleep_forever()
@@ -2102,11 +2117,16 @@ async def test_only_the_authorization_server_ends_a_sign_in(guarded: Guarded) ->
     """No other fault loses the tokens, and neither does a cancelled call."""
     await log_in(guarded.at()["url"])
     async with connected(a=guarded.at()) as client:
+        assert text(await use(client, "a", "echo")) == "ok"
         for answer in PASSING:
             guarded.accepted.clear()
             guarded.paths["/token"] = answer
-            told = await error_of(client, "a", "echo")
-            assert re.search("no new tokens .*, try again later", told)
+            guarded.calls.clear()
+            for told in await asyncio.gather(
+                *(error_of(client, "a", "echo") for _ in "123")
+            ):
+                assert re.search("no new tokens .*, try again later", told)
+            assert guarded.calls.count("/token") == 1
         del guarded.paths["/token"]
         assert text(await use(client, "a", "echo")) == "ok"
         guarded.accepted.clear()
@@ -2125,6 +2145,19 @@ async def test_only_the_authorization_server_ends_a_sign_in(guarded: Guarded) ->
             del guarded.paths["/token"]
             assert "--login" in await error_of(client, "a", "echo")
     assert len(guarded.refreshes) == 2
+
+
+async def test_an_answer_is_resumed_with_new_tokens(guarded: Guarded) -> None:
+    async def begin(request: dict[str, Any], _: Any) -> bytes:
+        guarded.accepted.clear()
+        late = event({"id": request["id"], "result": OK})
+        guarded.answers["GET"] = STREAM + late
+        return STREAM + b"id: first\nretry: 0\ndata: \n\n"
+
+    guarded.answers["polled"] = begin
+    await log_in(guarded.at()["url"])
+    async with connected(a=guarded.at()) as client:
+        assert text(await use(client, "a", "polled")) == "ok"
 
 
 async def test_what_a_browser_elsewhere_shows_is_pasted_into_the_terminal(

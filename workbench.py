@@ -21,8 +21,8 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Secrets (40), Serving (152). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
-# Remote servers (251): a `url`.
-# Sign-in (171): `--login`, for remote servers.
+# Remote servers (253): a `url`.
+# Sign-in (175): `--login`, for remote servers.
 # Brief answers (90): without them, an answer of `open_toolbox` is whole, however long.
 # Other clients' files (137): tables of servers, keys, and TOML of other clients.
 # Reports (98): `--check` and `--call`.
@@ -1007,7 +1007,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
     async def roots_changed(context: Any, _: object) -> None:
         told = types.RootsListChangedNotification()
         async with anyio.create_task_group() as telling:
-            # A server that is still starting has not asked for the roots yet.
+            # A server that is still starting asks for the roots later, if at all.
             for server in in_state(State.UP, context.lifespan_context.open_servers()):
                 telling.start_soon(server.connection.session.send_notification, told)
 
@@ -2058,14 +2058,16 @@ class RemoteServer(Transport):
     async def _request(self, item: SessionMessage, exchange: _Exchange) -> None:
         """Post a request, and judge its session by what comes of it."""
         method = cast(types.JSONRPCRequest, item.message).method
+        began = anyio.current_time()
         self._open += 1
         try:
             await self._follow(exchange)
             self._judge(exchange, method)
         except asyncio.CancelledError:
-            # A listing that is given up has failed. But a server that is busy with a
-            # call may list its tools later.
-            if method == "tools/list" and self._open == 1:
+            # A listing that is given up has failed. But a client cancels its request
+            # earlier, and a server that is busy with a call may list its tools later.
+            is_late = anyio.current_time() > began + OPEN_TIMEOUT / 2
+            if method == "tools/list" and is_late and self._open == 1:
                 self._judge(exchange, method, f"{self._shown}: gave no list of tools")
             raise
         except ToolError as error:
@@ -2365,6 +2367,7 @@ class SignIn(httpx2.Auth):
         # XDG_STATE_HOME.
         name = hashlib.sha256(address.encode()).hexdigest()
         self._path = Path(os.path.expanduser("~/.mcp-workbench"), f"{name}.json")
+        self._renewal: asyncio.Task[JSON] | None = None
 
     def load(self) -> JSON:
         """The stored sign-in; empty if there is no file, or a broken one."""
@@ -2395,14 +2398,17 @@ class SignIn(httpx2.Auth):
         if stored:
             headers["authorization"] = f"Bearer {stored['access_token']}"
         response = yield request
-        # In a session, some servers refuse each GET, and would have the tokens
-        # refreshed each minute. A session is deleted while the program ends, which
-        # could lose new tokens.
+        # In a session, some servers refuse each GET that only listens, and would have
+        # the tokens refreshed each minute. A session is deleted while the program ends,
+        # which could lose new tokens.
         is_needed = request.method == "POST" or SESSION_ID not in headers
+        is_needed |= "last-event-id" in headers
         if response.status_code == 401 and is_needed and stored.get("refresh_token"):
-            # A refresh is not cancelled with the call that needs it, because its answer
-            # has the only refresh token that is valid from then on.
-            stored = await asyncio.shield(asyncio.create_task(self._renew(stored)))
+            # All requests that wait share one refresh. It is not cancelled with them,
+            # because its answer has the only refresh token that is valid from then on.
+            if self._renewal is None or self._renewal.done():
+                self._renewal = asyncio.create_task(self._renew(stored))
+            stored = await asyncio.shield(self._renewal)
             if stored:
                 headers["authorization"] = f"Bearer {stored['access_token']}"
                 response = yield request
