@@ -1997,7 +1997,7 @@ class RemoteServer(Transport):
         # Streamable HTTP once an era is agreed on.
         self._is_ready = anyio.Event()
         self._failures = 0  # of requests, in a row
-        self._open = 0  # requests that have no answer yet
+        self._unanswered = 0  # requests
         # The stream keeps nothing: a server that sends without end has to wait for the
         # session, and fills no memory.
         self._writer, self._reader = anyio.create_memory_object_stream[SessionMessage]()
@@ -2059,7 +2059,7 @@ class RemoteServer(Transport):
         """Post a request, and judge its session by what comes of it."""
         method = cast(types.JSONRPCRequest, item.message).method
         began = anyio.current_time()
-        self._open += 1
+        self._unanswered += 1
         try:
             await self._follow(exchange)
             self._judge(exchange, method)
@@ -2067,7 +2067,7 @@ class RemoteServer(Transport):
             # A listing that is given up has failed. But a client cancels its request
             # earlier, and a server that is busy with a call may list its tools later.
             is_late = anyio.current_time() > began + OPEN_TIMEOUT / 2
-            if method == "tools/list" and is_late and self._open == 1:
+            if method == "tools/list" and is_late and self._unanswered == 1:
                 self._judge(exchange, method, f"{self._shown}: gave no list of tools")
             raise
         except ToolError as error:
@@ -2080,7 +2080,7 @@ class RemoteServer(Transport):
                 self._judge(exchange, method, str(error))
                 raise
         finally:
-            self._open -= 1
+            self._unanswered -= 1
 
     def _judge(self, exchange: _Exchange, method: str, failure: str = "") -> None:
         """Judge a session by a request that has ended; close one that is lost.
