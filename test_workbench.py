@@ -1256,6 +1256,26 @@ async def test_an_end_beside_a_child_is_seen(notes: Path, monkeypatch: Monkey) -
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
 
 
+async def test_a_cancelled_start_leaves_nothing(
+    notes: Path, monkeypatch: Monkey
+) -> None:
+    kind: Any = workbench.TRANSPORTS[workbench.ProcessConfig]
+    start, gate = kind.start, asyncio.Event()
+
+    async def start_slowly(*its: Any) -> None:
+        await start(*its)
+        await gate.wait()
+
+    monkeypatch.setattr(kind, "start", start_slowly)
+    its = local(notes=notes, on={"start": "self.bear(); self.hang()"})
+    async with connected(a=its) as client:
+        opening = asyncio.ensure_future(open_box(client))
+        await until(lambda: len(noted_pids(notes)) == 2)
+        opening.cancel()
+        asyncio.get_running_loop().call_later(0.3, gate.set)
+    await until(lambda: not any(map(is_alive, noted_pids(notes))))
+
+
 async def test_a_mute_server_is_sent_nothing(notes: Path, monkeypatch: Monkey) -> None:
     """Its stdout is closed. The next process starts when this one has gone."""
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.6)
@@ -1381,13 +1401,15 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
 
 
 def test_named_secrets_are_withheld(tmp_path: Path, monkeypatch: Monkey) -> None:
-    withheld = ["WB_TOKEN", "WB_MINE", "WB_PW", "WB_OFF_KEY", "WB_OF_HEADER"]
+    withheld = ["WB_TOKEN", "WB_MINE", "WB_PW", "WB_BEHIND", "WB_OFF_KEY"]
+    withheld += ["WB_OF_HEADER"]
     passed_on = ["WB_USER", "WB_TZ", "WB_HOME", "WB_NOTE_KEY", "WB_WAS_KEY", "WB_KEY"]
     for name in [*withheld, *passed_on]:
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("WB_AUTH_SOCK", str(tmp_path))  # a path that exists
     args = ["${WB_TOKEN:-x} ${WB_TZ:-UTC}", "--token", "${WB_MINE:-}"]
     args += ["${WB_AUTH_SOCK}", "User=sa;Password=${WB_PW:-a#1}"]
+    args += ["${WB_HEADER:-Authorization: Bearer} ${WB_BEHIND}"]
     headers = {"X-User": "${WB_USER}", "Authorization": "Bearer ${WB_OF_HEADER}"}
     data = configuration(
         a={"command": "${WB_HOME}/x", "args": args, "_note": "${WB_NOTE_KEY}"},

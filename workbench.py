@@ -17,7 +17,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # A call comes in by `stdio_streams`, passes `use_tool`, `DownstreamServer.call`,
 # `Connection.call` and `ServerProcess._send`, and returns by `ServerProcess._messages`.
 # The core is complete by itself, with these lines of code: Configuration (216),
-# Workbench (219), MCP server (132), Connections (207), Processes (83), Messages (44),
+# Workbench (219), MCP server (132), Connections (207), Processes (84), Messages (44),
 # Secrets (40), Serving (152). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
@@ -303,8 +303,8 @@ class ValueReader:
         if _BARE_REFERENCE.search(text):
             # The text is not shown, because it may be a password with a `$`.
             log.warning("%s: write ${NAME} if its end is a variable", path)
-        # A default may have characters that end a value, or look like a name.
-        plain = _REFERENCE.sub(r"${\g<name>}", text)
+        # A default stands behind its variable, because it may end the value.
+        plain = _REFERENCE.sub(r"${\g<name>}\g<default>", text)
         secret_parts = " ".join(find_secrets(name, plain))
         expand = functools.partial(self._expand, path, secret_parts)
         expanded = _REFERENCE.sub(expand, text)
@@ -1404,8 +1404,9 @@ class ServerProcess(Transport):
         words = list(map(os.path.expanduser, [config.command, *config.args]))
         cwd = os.path.abspath(os.path.expanduser(config.cwd))
         try:
-            # asyncio kills a process whose start is cancelled.
-            await self.start(words, {"env": env, "cwd": cwd})
+            # asyncio kills a process whose start is cancelled, but not its children.
+            with anyio.CancelScope(shield=True):
+                await self.start(words, {"env": env, "cwd": cwd})
         except OSError as error:
             why = f"cannot start '{words[0]}' in the folder '{cwd}'"
             how = "`cwd` must exist, and `command` be a path or in PATH, without `args`"
@@ -2910,7 +2911,7 @@ def _add(entry: JSON, key: str, name: str, value: str) -> None:
 
 # Editors write JSON with comments and trailing commas. Strings are matched first,
 # because neither means anything inside a string.
-_STRING = r'(?xs) (?P<string> "(?:[^"\\]|\\.)*"? )'
+_STRING = r'(?xs) (?P<string> "(?:[^"\\]+|\\.)*"? )'
 _COMMENT = r" | //[^\n]* | /\*.*?(?:\*/|\Z)"
 _TRAILING_COMMA = r" | ,(?=\s*[\]}])"
 
