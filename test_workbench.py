@@ -1917,7 +1917,7 @@ async def test_a_refused_listing_ends_the_session(case: Any, remote: Remote) -> 
     assert remote.calls[-1] == "DELETE"
 
 
-async def test_a_client_that_gives_up_ends_no_session(remote: Remote) -> None:
+async def test_a_client_that_soon_gives_up_ends_no_session(remote: Remote) -> None:
     async with connected(a=remote.at()) as client:
         await open_box(client)
         remote.answers["tools/list"] = remote.wait

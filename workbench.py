@@ -303,7 +303,8 @@ class ValueReader:
         if _BARE_REFERENCE.search(text):
             # The text is not shown, because it may be a password with a `$`.
             log.warning("%s: write ${NAME} if its end is a variable", path)
-        # A default stands behind its variable, because it may end the value.
+        # A default may end the value that it belongs to, as in `KEY=${NAME:-a#b}`. So
+        # the default is put behind its variable.
         plain = _REFERENCE.sub(r"${\g<name>}\g<default>", text)
         secret_parts = " ".join(find_secrets(name, plain))
         expand = functools.partial(self._expand, path, secret_parts)
@@ -1348,7 +1349,7 @@ class Connection:
             raise ToolError(f"the server {self.why_not_up()}; {EXECUTED}") from None
         finally:
             self._in_flight -= 1
-            # Wake `run`, which may wait for the last call.
+            # This wakes `run`, which may wait for the end of the last call.
             self.set_state(self.state)
 
 
@@ -2512,8 +2513,8 @@ class Login:
         _thread.start_new_thread(read_stdin, (paste,))
         with closing(listener):
             port = listener.sockets[0].getsockname()[1]
-            # Some servers refuse the address 127.0.0.1, but not its name, of which a
-            # browser tries all addresses.
+            # Some authorization servers refuse 127.0.0.1 here, but take `localhost`. A
+            # browser tries all addresses of that name.
             provider = await self._sign_in(f"http://localhost:{port}/callback")
         context = cast(Any, provider.context)
         # What a refresh sends, but for the refresh token.
