@@ -653,8 +653,8 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
     if sign == ":":
         assert server.problem.startswith(place + told)
     else:
-        assert server.args == [told if sign == "=" else given]
-        assert server.env == {"${A}": "y"}  # a key stays as it is
+        assert server.values["args"] == [told if sign == "=" else given]
+        assert server.values["env"] == {"${A}": "y"}  # a key stays as it is
     assert log.messages == ([place + told] if sign == "?" else [])
 
 
@@ -764,8 +764,10 @@ async def test_where_all_fail_none_is_left(notes: Path, monkeypatch: Monkey) -> 
     no_key = {"initialize": "refuse(request, 7, 'no\\nkey')"}
     no_list = {"tools_list": "answer(request, {'tools': 7})"}
     reasons: dict[str, tuple[dict[str, Any], str]] = {
-        "absent": (MISSING, "^cannot start 'no-such-command' .*path.*PATH.*args"),
-        "folder": (local() | {"cwd": "/no-such"}, "folder .*no-such'"),
+        "absent": (MISSING, "^cannot start 'no-such-command': .* not in PATH; write"),
+        "blank": ({"command": "no such"}, "^cannot start 'no such': .* into `args`$"),
+        "file": ({"command": "./no"}, "^cannot start './no': no such file$"),
+        "folder": (local() | {"cwd": "/no-such"}, "folder '.*no-such' is not there;"),
         "kill": (local(on={"start": kill}), f"status {KILLED}; one.* two"),
         "probed": (local(on=no_key), "^no key; probed$"),
         "spoilt": (local(notes=notes, on=no_list), "not valid"),
@@ -887,11 +889,12 @@ DELETE = ADDED | {"tool_name": "box__a__delete"}
 BESIDE = "put what stands in {} into `arguments`, not beside it$"
 BAD_CALLS: list[tuple[str, Any, str]] = [  # of a tool with arguments, and what is told
     ("open_toolbox", {"toolbox_name": "no"}, NOT_FOUND),
-    ("open_toolbox", None, "^toolbox_name is not valid: Missing"),
+    ("open_toolbox", None, "^toolbox_name is not valid: Field required"),
     ("open_toolbox", BOX | {"tools": ["a", 1]}, "^tools.1 is not valid: "),
     ("use_tool", {"tool_name": 7}, "^tool_name is not valid: "),
     ("use_tool", WHOLE | {"arguments": []}, "^arguments: expected a JSON object"),
     ("use_tool", WHOLE | {"arguments": "{a:"}, "^arguments: expected a JSON object"),
+    ("use_tool", {"tool_name": "echo"}, "a full name is .*toolboxes: box, mine$"),
     ("use_tool", {"tool_name": "box__echo"}, f"{NEAR}box__a__echo or box__b__echo"),
     ("use_tool", {"tool_name": "mine__echo"}, f"{NEAR}mine__mine__echo"),
     ("use_tool", {"tool_name": "box__b__ecoh"}, "'ecoh', nearest: .'box__b__echo'"),
@@ -1050,8 +1053,10 @@ async def test_a_change_is_there_for_the_next_call(eras: str, log: Logs) -> None
     assert ear.heard == []
 
 
-async def test_one_refresh_serves_all_who_wait_for_it(notes: Path) -> None:
-    """And nothing is listed again for a tool that is known, or without a change."""
+async def test_each_opening_lists_anew_and_a_known_tool_is_not_looked_for(
+    notes: Path,
+) -> None:
+    """So each sees what has changed before it, also beside others."""
     gate = notes.with_name("gate")
     hold = f"self.note('lists')\nwhile not os.path.exists({str(gate)!r}):"
     on = {"tools_list": f"{hold} time.sleep(0.01)\nself.tools_list(request)"}
@@ -1067,7 +1072,8 @@ async def test_one_refresh_serves_all_who_wait_for_it(notes: Path) -> None:
             assert seen == [tool("x")]
         assert not any(called.is_error for called in await asyncio.gather(*calls))
         assert "has no tool" in await error_of(client, "a", "y")
-    assert notes.read_text().count("lists") == 1
+    # The openings, the calls of a name that was new to them, and that of `y`.
+    assert notes.read_text().count("lists") == 20 + 20 + 1
 
 
 async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) -> None:
@@ -1259,7 +1265,7 @@ async def test_an_end_beside_a_child_is_seen(notes: Path, monkeypatch: Monkey) -
 async def test_a_cancelled_start_leaves_nothing(
     notes: Path, monkeypatch: Monkey
 ) -> None:
-    kind: Any = workbench.TRANSPORTS[workbench.ProcessConfig]
+    kind: Any = workbench.TRANSPORTS["command"]
     start, gate = kind.start, asyncio.Event()
 
     async def start_slowly(*its: Any) -> None:
@@ -1423,8 +1429,8 @@ def test_named_secrets_are_withheld(tmp_path: Path, monkeypatch: Monkey) -> None
 # === Serving ==========================================================================
 
 # The help fits a screen.
-HELP = r"(?=(.*\n)+  python workbench.py \[CONFIG\] +serve the workbench over stdio\n)"
-COMMANDS.append(("--help", 0, HELP + r"(.*\n){,23}", "", {}))
+HELP = r"(?=(.*\n)+  python workbench.py \[CONFIG\] \[--read-only\]\n)"
+COMMANDS.append(("--help", 0, HELP + r"(.*\n){,28}", "", {}))
 COMMANDS.append(("--version", 0, "mcp-workbench 0.10.0\n", "", {}))
 FILES["its.json"] = configuration(s=local() | {"größe": 1, "env": {"A": "a secret"}})
 FILES["bad.json"] = {"toolboxes": {"box": {"description": "A box", "mcpServers": 7}}}
@@ -1788,7 +1794,7 @@ async def test_a_fault_is_told(remote: Remote, monkeypatch: Monkey, log: Logs) -
         for fault in FAILED:
             failed[f"works {fault}"] = told = await error_of(client, "works", fault)
             assert remote.calls.count(fault) == 1, fault
-            assert (workbench.EXECUTED in told) == (fault not in DECLINED), told
+            assert (workbench.NOT_REPEATED in told) == (fault not in DECLINED), told
             await use(client, "works", "ok")  # two in a row would end the session
         remote.released.set()
         assert text(await calling) == "released"
@@ -2373,8 +2379,8 @@ BAD_FILES += cases_of(r"""
   cannot be read as JSON.*line 5 column 6
 [a]\n# x\n{
   cannot be read as .*TOML if its name.*line 3, column 1
-{"projects": 7, "theme": "dark"}
-  configuration: expected .*toolboxes.*mcp_servers.*, found .'projects', 'theme'.
+{"project": 7, "theme": "dark"}
+  configuration: expected .*toolboxes.*mcp_servers.*, found .'project', 'theme'.
 {"mcp": {"excluded": "s3cret"}, "mcpServers": "s3cret"}
   mcpServers: expected an object, found a string
   mcp.excluded: expected a list, found a string
@@ -2423,7 +2429,7 @@ CLIENT_FILES = """
   "context_servers": {"d": {"source": "custom", "command": "x", "timeout": 7}},
   "amp.tools.disable": ["mcp__b__w", "Bash"]} /**/
 > {"a": {"url": "https://a//,}/*b*/", "headers": {"A": "Bearer its"}},
-   "b": {"url": "https://b", "tool_filters": ["r"]}, "c": {"command": "x"},
+   "b": {"url": "https://b", "toolFilters": ["r"]}, "c": {"command": "x"},
    "d": {"command": "x"}}
 > my_key
 > not applied, .* .'mcp__b__w', 'Bash'.; `excludeTools` .*does the same
@@ -2444,7 +2450,7 @@ bearer_token_env_var = "my_token"
 env_http_headers = { X = "KEY2", Z = "my_other" }
 http_headers = { Y = "y" }
 > {"a": {"command": "npx", "env": {"KEY2": "key2", "my_key": "its", "KEY": "key"},
-         "tool_filters": ["r*"], "exclude_tools": ["mv", "rm"]},
+         "toolFilters": ["r*"], "excludeTools": ["mv", "rm"]},
    "c": {"url": "https://c", "headers": {"X": "key2", "Y": "y", "Z": "other's",
          "Authorization": "Bearer token's"}}}
 > KEY KEY2 OFF my_key my_token
@@ -2472,11 +2478,11 @@ http_headers = { Y = "y" }
   "h": {"command": "${UNSET}"}, "i": {"command": "${UNSET}"},
   "g": {"command": "npx", "args": [], "tools": ["r", "s"], "toolFilters": ["r", "s"]}}}
 > {"a": {"command": "npx", "args": ["z"], "env": {"_J": "key"}, "cwd": "/w"},
-   "b": {"url": "https://b", "headers": {"K": "key"}, "exclude_tools": ["t", "u"]},
-   "c": {"url": "https://c", "headers": {"A": "Bearer $ECRET"}, "tool_filters": ["r"],
-         "exclude_tools": ["s"], "description": "Its own"},
+   "b": {"url": "https://b", "headers": {"K": "key"}, "excludeTools": ["t", "u"]},
+   "c": {"url": "https://c", "headers": {"A": "Bearer $ECRET"}, "toolFilters": ["r"],
+         "excludeTools": ["s"], "description": "Its own"},
    "d": {"transport": "sse", "url": "https://d"},
-   "g": {"command": "npx", "tool_filters": ["r", "s"]}}
+   "g": {"command": "npx", "toolFilters": ["r", "s"]}}
 > KEY
 > mcpServers.c.headers.A: write \\${NAME}
 """
@@ -2488,7 +2494,7 @@ SET |= {name: name.lower() for name in ("KEY", "KEY2", "OFF", "NOT_NAMED")}
 def test_a_file_is_served_as_its_client_means_it(
     case: str, tmp_path: Path, monkeypatch: Monkey, log: Logs
 ) -> None:
-    if "https:" in case and "url" not in workbench.KINDS:
+    if "https:" in case and "url" not in workbench.TRANSPORTS:
         pytest.skip("these are entries of remote servers")
     monkeypatch.chdir(tmp_path)
     title, _, rest = case.strip().partition("\n")
@@ -2506,8 +2512,11 @@ def test_a_file_is_served_as_its_client_means_it(
     found = {}
     for name, box in config.toolboxes.items():
         [server] = box.servers.values()
-        usual = vars(type(server)()) | {"variables": server.variables}
-        found[name] = {k: v for k, v in vars(server).items() if v != usual[k]}
+        keys = workbench.KEYS | workbench.TRANSPORTS[server.kind].KEYS
+        its = server.values.items()
+        found[name] = {key: value for key, value in its if value != keys[key].default}
+        if server.problem:
+            found[name]["problem"] = server.problem
         if box.description != f"Tools of the MCP server '{name}'":
             found[name]["description"] = box.description
     assert found == json.loads(servers)
@@ -2631,8 +2640,8 @@ async def test_check_tells_what_a_context_holds(capsys: Capture) -> None:
 
 # === Room: Built-in toolbox ===========================================================
 
-COMMANDS.append(("its.json --toolbox", 2, "", f"{UNFIT}--toolbox\n$", {}))
-COMMANDS.append(("--http 8000", 2, "", f"{UNFIT}--toolbox --http .*\n$", {}))
+COMMANDS.append(("its.json --toolbox", 2, "", rf"{UNFIT}--toolbox \[--http.*\n$", {}))
+COMMANDS.append(("--http 8000", 2, "", rf"{UNFIT}\[CONFIG\] \[--read-only\]\n$", {}))
 COMMANDS.append(("--toolbox --http 8000 --read-only", 2, "", UNFIT, {}))
 COMMANDS.append(("--toolbox --http 0", 2, "", "argument --http: invalid .*'0'\n$", {}))
 
@@ -2838,6 +2847,7 @@ def test_entries_can_be_pasted(tmp_path: Path, monkeypatch: Monkey, log: Logs) -
     assert "Upgrading" in SECTIONS  # to which an error of the program points
     named = re.findall(r"--(\w[\w-]*)", SECTIONS["Command line"])
     own = {"read-only", "verbose", "version"}
+    own |= {"http"}
     assert set(named) == own | workbench.MODES.keys() - {"config"}
 
 

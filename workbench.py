@@ -8,25 +8,22 @@
 `open_toolbox` starts a toolbox's servers and returns their tools. `use_tool` calls one
 of them by its full name, `{toolbox}__{server}__{tool}`. Without CONFIG, the file is
 WORKBENCH_CONFIG, else ./workbench-config.json.
-
-  --read-only           serve only tools that are declared read-only
-  --verbose             log more; with --check, list each server's tools
-  --version, --help     print the version, or this text
 """
 
-# A call comes in by `stdio_streams`, passes `use_tool`, `DownstreamServer.call`,
+# A call comes in by `Stdio`, passes `use_tool`, `DownstreamServer.call`,
 # `Connection.call` and `ServerProcess._send`, and returns by `ServerProcess._messages`.
-# The core is complete by itself, with these lines of code: Configuration (216),
-# Workbench (219), MCP server (132), Connections (207), Processes (84), Messages (44),
-# Secrets (40), Serving (152). Each room behind the core can be deleted, from its banner
+# The core is complete by itself, with these lines of code: Configuration (230),
+# Workbench (239), MCP server (159), Connections (264), Processes (98), Messages (44),
+# Secrets (40), Serving (187). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
-# Remote servers (253): a `url`.
-# Sign-in (175): `--login`, for remote servers.
-# Brief answers (90): without them, an answer of `open_toolbox` is whole, however long.
-# Other clients' files (137): tables of servers, keys, and TOML of other clients.
-# Reports (98): `--check` and `--call`.
-# Built-in toolbox (87): `--toolbox`, and the demo where there is no file.
+# Remote servers (254): a `url`.
+# Sign-in (176): `--login`, for remote servers.
+# Brief answers (93): without them, an answer of `open_toolbox` is whole, however long.
+# Approval (63): a person is asked before some calls.
+# Other clients' files (126): tables of servers, keys, and TOML of other clients.
+# Reports (108): `--check` and `--call`.
+# Built-in toolbox (97): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
 # Windows (23): the children of servers end, too.
 
@@ -55,7 +52,6 @@ import difflib
 import enum
 import fnmatch
 import functools
-import inspect
 import json
 import logging.handlers
 import os
@@ -63,9 +59,14 @@ import queue
 import re
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import sleep
@@ -82,8 +83,8 @@ try:
     from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
     from mcp.shared.message import SessionMessage
     from mcp_types.methods import validate_server_result
-    from pydantic import BeforeValidator, Field, TypeAdapter
-    from pydantic_core import ArgsKwargs, ValidationError, from_json, to_json
+    from pydantic import BaseModel, BeforeValidator, TypeAdapter
+    from pydantic_core import ValidationError, from_json, to_json
 except ImportError as error:
     how = "pip install 'mcp>=2.3,<3', or start it with: uv run workbench.py"
     sys.exit(f"workbench.py needs Python 3.11 and mcp 2.3 or newer ({error}): {how}")
@@ -107,6 +108,7 @@ TEXT_LIMIT = 2_000  # characters of a server's instructions; clients cut there a
 # A name that begins with one underscore is used in its own section only.
 
 log = logging.getLogger("workbench")
+pattern_log = log.getChild("patterns")  # about patterns that match no tool
 JSON = dict[str, Any]  # a JSON object, such as the wire form of a result
 OnProgress = ProgressFnT | None
 
@@ -136,44 +138,20 @@ def without_null(members: JSON) -> JSON:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """The entry of a downstream server: the part that is the same for all kinds.
+    """The entry of a downstream server."""
 
-    A kind of servers is a subclass with the fields that start it.
-    """
-
-    # The keys of an entry with their JSON types. `toolFilters` sets `tool_filters`.
-    # The values of all objects but `env` are secret.
-    KEYS: ClassVar = {"env": dict, "toolFilters": list, "excludeTools": list}
-
-    # None takes an inherited variable away.
-    env: dict[str, str | None] = field(default_factory=dict)
-    tool_filters: list[str] = field(default_factory=lambda: ["*"])
-    exclude_tools: list[str] = field(default_factory=list)
-    problem: str = ""  # why the server is never started
-    variables: frozenset[str] = frozenset()  # that the entry names as `${NAME}`
+    kind: str  # the key in `TRANSPORTS` that makes it one of this kind
+    values: JSON  # of all keys that an entry of this kind may have
+    problem: str  # why the server is never started; empty if it may be
+    variables: frozenset[str]  # that the entry names as `${NAME}`
 
     def why_left_out(self, tool: str) -> str:
         """The key of the entry that hides a tool from models; empty if none does."""
-        if any(matches(tool, pattern) for pattern in self.exclude_tools):
+        if any(matches(tool, pattern) for pattern in self.values["excludeTools"]):
             return "excludeTools"
-        if any(matches(tool, pattern) for pattern in self.tool_filters):
+        if any(matches(tool, pattern) for pattern in self.values["toolFilters"]):
             return ""
         return "toolFilters"
-
-
-@dataclass(frozen=True)
-class ProcessConfig(ServerConfig):
-    """A server that is a process of this machine."""
-
-    KEYS = ServerConfig.KEYS | {"command": str, "args": list, "cwd": str}
-
-    command: str = ""
-    args: list[str] = field(default_factory=list)
-    cwd: str = ""
-
-
-# The kinds of servers, by the key that makes an entry one of this kind.
-KINDS: dict[str, type[ServerConfig]] = {"command": ProcessConfig}
 
 
 @dataclass(frozen=True)
@@ -273,24 +251,37 @@ class ValueReader:
         if unknown - filters:
             log.warning("%s: unknown keys %s, ignored", path, sorted(unknown - filters))
 
-    def read(self, path: str, value: Any, kind: type) -> Any:
-        """A value of this type, with its texts expanded. In an object, null stays."""
-        if kind is str:
-            return self.read_text(path, value)
-        if kind is list and value == "*":
+    def read_patterns(self, path: str, value: Any) -> list[str]:
+        """A list of names and patterns; a single "*" stands for a list of it."""
+        if value == "*":
             value = ["*"]
-        value = self.expect(path, value, kind)
-        if kind is dict:
-            for name, member in without_null(value).items():
-                value[name] = self.read_text(f"{path}.{name}", member, name)
-            return value
-        items: list[str] = []
+        items = enumerate(self.expect(path, value, list))
+        return [self.read_text(f"{path}[{number}]", item) for number, item in items]
+
+    def read_arguments(self, path: str, value: Any) -> list[str]:
+        """A list of arguments, in which an option names the argument behind it."""
+        words: list[str] = []
         option = ""
-        for number, item in enumerate(value):
-            items.append(self.read_text(f"{path}[{number}]", item, option))
-            # An option is the name of the argument that follows it.
-            option = items[-1] if re.fullmatch(r"-[\w.-]+", items[-1]) else ""
-        return items
+        for number, item in enumerate(self.expect(path, value, list)):
+            word = self.read_text(f"{path}[{number}]", item, option)
+            words.append(word)
+            option = word if re.fullmatch(r"-[\w.-]+", word) else ""
+        return words
+
+    def read_texts(self, path: str, value: Any) -> JSON:
+        """An object of texts by their names. A text may be null."""
+        texts: JSON = {}
+        for name, text in self.expect(path, value, dict).items():
+            if text is not None:
+                text = self.read_text(f"{path}.{name}", text, name)
+            texts[name] = text
+        return texts
+
+    def read_env(self, path: str, value: Any) -> JSON:
+        """The variables of an entry, which its other values may refer to."""
+        variables = self.read_texts(path, value)
+        self.env = without_null(variables)
+        return variables
 
     def read_text(self, path: str, value: Any, name: str = "") -> str:
         """A text with its references expanded; numbers and booleans become texts.
@@ -335,9 +326,26 @@ class ValueReader:
         return ""
 
 
+class Key(NamedTuple):
+    """A key that an entry may have."""
+
+    read: Callable[[ValueReader, str, Any], Any]  # from its place and its value
+    default: Any
+
+
+# The keys of all entries; `TRANSPORTS` has those of each kind. `env` is read first,
+# because all other values may refer to its variables. In `env`, null takes an
+# inherited variable away.
+KEYS: dict[str, Key] = {
+    "env": Key(ValueReader.read_env, {}),
+    "toolFilters": Key(ValueReader.read_patterns, ["*"]),
+    "excludeTools": Key(ValueReader.read_patterns, []),
+}
+
+
 def read_toolboxes(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
     """The toolboxes of a decoded file by their names; `file` collects its problems."""
-    table = file.read_object("toolboxes", data.get("toolboxes"))
+    table = file.read_object("toolboxes", data["toolboxes"])
     toolboxes = {}
     for name, value in table.items():
         path = f"toolboxes.{name}"
@@ -375,29 +383,37 @@ def read_servers(file: ValueReader, place: str, table: Any) -> dict[str, ServerC
 
 def read_server(reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
     """A server, of the kind that its entry says; `reader` collects its problems."""
-    kinds = [key for key in KINDS if entry.get(key)]
+    kinds = [kind for kind in TRANSPORTS if entry.get(kind)]
     if len(kinds) != 1:
         found = kinds or list(entry)
-        reader.report(path, f"expected one of {list(KINDS)}, found {found}")
+        reader.report(path, f"expected one of {list(TRANSPORTS)}, found {found}")
     # A key of another kind, such as `transport` beside `command`, means nothing.
-    known = {key for kind in KINDS.values() for key in kind.KEYS}
+    known = set(KEYS)
+    for transport in TRANSPORTS.values():
+        known.update(transport.KEYS)
     reader.check_keys(path, entry.keys() - known)
-    kind: type[ServerConfig] = ProcessConfig
-    if kinds:
-        kind = KINDS[kinds[0]]
+    kind = kinds[0] if kinds else "command"
     values: JSON = {}
-    # `env` comes first, because all other values may refer to its variables.
-    for key, form in kind.KEYS.items():
-        if key in entry:
-            value = reader.read(f"{path}.{key}", entry[key], form)
-            values[re.sub("(?=[A-Z])", "_", key).lower()] = value
-            if key == "env":
-                reader.env = without_null(value)
-            elif form is dict:
-                # Such as headers, which are secret whatever their names say.
-                reader.secrets.add(*without_null(value).values())
+    for name, key in (KEYS | TRANSPORTS[kind].KEYS).items():
+        values[name] = key.default
+        if name in entry:
+            values[name] = key.read(reader, f"{path}.{name}", entry[name])
     problem = "; ".join(reader.problems)
-    return kind(**values, problem=problem, variables=frozenset(reader.variables))
+    return ServerConfig(kind, values, problem, frozenset(reader.variables))
+
+
+def read_form(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
+    """The toolboxes of a decoded file, in the form that its keys say."""
+    forms = [key for key in FORMS if key in data]
+    if not forms:
+        problem = f"expected one of {list(FORMS)}, found {list(data)}"
+        file.report("configuration", problem)
+        return {}
+    read = FORMS[forms[0]]
+    for key in forms:
+        if FORMS[key] is not read:
+            log.warning("%s: not served, because of %s beside it", key, forms[0])
+    return read(file, data)
 
 
 def parse_config(
@@ -411,9 +427,7 @@ def parse_config(
     data = found.expect("configuration", content, dict)
     if data.get("toolMode", "proxy") != "proxy":
         found.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
-    read = read_toolboxes
-    read = read_any_toolboxes  # room: Other clients' files
-    toolboxes = read(found, data)
+    toolboxes = read_form(found, data)
     if found.problems:
         raise ConfigError("\n".join([f"{source}:", *found.problems]))
     for name in filter(is_secret, os.environ):
@@ -424,6 +438,10 @@ def parse_config(
     return WorkbenchConfig(toolboxes, frozenset(withheld), secrets, source, read_only)
 
 
+# The forms of a file: what reads its toolboxes, by the key that makes it one of this
+# form. The first of these keys that a file has decides.
+FORMS: dict[str, Callable[[ValueReader, JSON], dict[str, ToolboxConfig]]] = {}
+FORMS["toolboxes"] = read_toolboxes
 # Without a file, the workbench serves this configuration.
 DEFAULT: JSON = {"toolboxes": {}}
 
@@ -436,10 +454,10 @@ def find_config(options: argparse.Namespace, secrets: Secrets) -> WorkbenchConfi
         how = "give one as argument, in WORKBENCH_CONFIG, or as ./workbench-config.json"
         return parse_config(DEFAULT, f"no file ({how})", secrets, options.read_only)
     path = os.path.abspath(path)
-    decode: Callable[[str], Any] = json.loads
-    decode = find_decoder(path)  # room: Other clients' files
     try:
-        data = decode(Path(path).read_text(encoding="utf-8-sig"))
+        text = Path(path).read_text(encoding="utf-8-sig")
+        text = translate_text(path, text)  # room: Other clients' files
+        data = json.loads(text)
     except (OSError, ValueError) as error:
         told = "cannot be read as JSON (TOML if its name ends in .toml) saved as UTF-8"
         raise ConfigError(f"{path}: {told}: {error}") from None
@@ -452,7 +470,7 @@ def find_config(options: argparse.Namespace, secrets: Secrets) -> WorkbenchConfi
 
 # The full name of a tool. Only the part behind the server's name may contain `__`.
 NAME_FORM = "{toolbox}__{server}__{tool}"
-EXECUTED = "the call may have taken effect, and was not repeated"
+NOT_REPEATED = "the call may have taken effect, and was not repeated"
 
 
 class ToolError(Exception):
@@ -468,7 +486,6 @@ class State(enum.IntEnum):
 
     from      to        by                when
     STARTING  UP        run               the tools are listed
-    STARTING  DRAINING  run               the same, but the connection has been closed
     UP        DRAINING  mark_closed       the connection is closed
     any       ENDED     run               session and transport are left
     STARTING  ENDED     DownstreamServer  there has been no start yet
@@ -481,18 +498,16 @@ class State(enum.IntEnum):
 
 
 @dataclass
-class Shared:
-    """The part of a workbench that its servers and their connections use.
+class ToolCall:
+    """A call by `use_tool`, on its way to a server."""
 
-    `client` is the session of the client's last tool call. The questions and logs of
-    servers go there, also after this call has ended, because the client's connection
-    goes on.
-    """
-
-    config: WorkbenchConfig
-    task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
-    client: ServerSession | None = None
-    log_level: types.LoggingLevel = "debug"  # the lowest that the client wants to see
+    full_name: str  # of the tool
+    tool: str  # its name within its server
+    arguments: JSON
+    others: JSON  # what the model has sent beside the arguments
+    meta: JSON  # `_meta` of the request, as far as it is for the server
+    on_progress: OnProgress
+    is_approved: bool = False  # room: Approval
 
 
 @dataclass
@@ -505,22 +520,25 @@ class DownstreamServer:
 
     toolbox_name: str
     server_name: str
-    config: ServerConfig
-    shared: Shared
+    entry: ServerConfig
+    workbench: Workbench
 
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
         self.prefix = f"{self.toolbox_name}__{self.server_name}__"
-        # A placeholder, which never runs, so that `start` makes the first connection.
-        self.connection = Connection(self.name, self.config, self.shared)
+        # Before the first start, there is a connection that has ended. So `start` makes
+        # the first connection as it makes all others.
+        self.connection = Connection(self.name, self.entry, self.workbench)
         self.connection.set_state(State.ENDED)
 
-    def may_have(self, pattern: str) -> bool:
-        """Whether a tool of the server can match, by what stands before each `__`."""
-        owners = pattern.split("__")[:-1]
-        # `read_*` has no owner and may be any tool. `work__*` is any of a toolbox.
-        is_full = all(map(matches, [self.toolbox_name, self.server_name], owners))
-        return is_full or matches(self.server_name, owners[0])
+    def is_named_by(self, pattern: str) -> bool:
+        """Whether a pattern begins with `{server}__` or `{toolbox}__{server}__`."""
+        parts = pattern.split("__")
+        if len(parts) > 1 and matches(self.server_name, parts[0]):
+            return True
+        if len(parts) > 2 and matches(self.toolbox_name, parts[0]):
+            return matches(self.server_name, parts[1])
+        return False
 
     def find_tools(self, patterns: list[str]) -> list[types.Tool]:
         """The tools whose own name, or a fuller one, a pattern matches."""
@@ -537,51 +555,44 @@ class DownstreamServer:
         # With an `await` between the check and the assignment, callers that come at
         # once would start the server more than once.
         if former.state > State.UP:
-            self.connection = Connection(self.name, self.config, self.shared)
-            self.shared.task_group.start_soon(self._run, self.connection, former)
+            self.connection = Connection(self.name, self.entry, self.workbench)
+            self.workbench.task_group.start_soon(self.connection.run, former)
         return self.connection
 
-    async def _run(self, connection: Connection, former: Connection) -> None:
-        # Two processes at once would compete, such as for a profile or a lock. But an
-        # old one that still answers a call may take for ever.
-        with anyio.move_on_after(HANDOVER_TIMEOUT):
-            await former.reach(State.ENDED)
-        await connection.run()
-
     async def connect(self) -> None:
-        """Wait until the server is up, with its tools current, or has failed."""
-        was_up = self.connection.state is State.UP
-        await self.start().become_current()
-        if was_up:
-            # If the connection was lost meanwhile, a new one is made. A start that has
-            # just failed is not repeated.
-            await self.start().reach(State.UP)
+        """Wait until the server is up, with its tools listed anew, or has failed."""
+        if self.start().state is State.UP:
+            await self.connection.list_again()
+        # The listing may have shown that the connection is lost.
+        await self.start().reach(State.UP)
 
-    async def call(self, params: JSON, others: JSON, on_progress: OnProgress) -> JSON:
+    async def call(self, call: ToolCall) -> JSON:
         """Call a tool of the server, which is started if it is not up.
 
-        `params`, with the full name, and the result are those of `tools/call` on the
-        wire. `others` is what the model has sent beside the arguments. Raises
-        `ToolError`, `ValueError` for arguments or results that are not valid, or the
-        server's `MCPError`.
+        The result is that of `tools/call` on the wire. Raises `ToolError`, `ValueError`
+        for arguments that cannot be sent, or the server's `MCPError`.
         """
-        tool = params["name"].removeprefix(self.prefix)
-        request = {**params, "name": tool}
-        connection = await self._connect_for(tool)
-        if not params["arguments"]:
-            refuse_misplaced(connection.tools[tool], others)
         try:
-            return await connection.call(request, on_progress)
+            return await self._send(call)
         except NotDelivered:
             # Any other call may have been executed, and is not sent again.
-            connection = await self._connect_for(tool)
-            return await connection.call(request, on_progress)
+            return await self._send(call)
 
-    async def _connect_for(self, tool: str) -> Connection:
-        """A connection that is up and has this tool. Raises `ToolError`."""
-        # A name that is not known may be that of a new tool, and a connection that is
-        # not up yet has no tools.
-        if tool not in self.start().tools:
+    async def _send(self, call: ToolCall) -> JSON:
+        await approve(self, call)  # room: Approval
+        connection = await self.connect_for(call)
+        # With an `await` here, the connection might be closed at the next line.
+        return await connection.call(call)
+
+    async def connect_for(self, call: ToolCall) -> Connection:
+        """A connection that is up and has the tool of a call. Raises `ToolError`.
+
+        Nothing is awaited if the server is up and knows the tool.
+        """
+        tool, connection = call.tool, self.start()
+        # A name that is not known may be that of a new tool. A connection that is not
+        # up yet knows no tools.
+        if tool not in connection.tools and tool not in connection.left_out:
             with anyio.move_on_after(ANSWER_TIMEOUT):
                 await self.connect()
         connection = self.connection
@@ -592,8 +603,10 @@ class DownstreamServer:
             raise ToolError(f"'{tool}' of '{self.name}' is left out by {hidden_by}")
         if tool not in connection.tools:
             names = [self.prefix + name for name in connection.tools]
-            near = difflib.get_close_matches(self.prefix + tool, names, cutoff=0)
+            near = difflib.get_close_matches(call.full_name, names, cutoff=0)
             raise ToolError(f"'{self.name}' has no tool '{tool}', nearest: {near}")
+        if not call.arguments:
+            refuse_misplaced(connection.tools[tool], call.others)
         return connection
 
 
@@ -603,9 +616,9 @@ def refuse_misplaced(tool: types.Tool, others: JSON) -> None:
     Models put arguments there, and one client renames the key. Without its arguments,
     a tool that deletes a folder may delete everything.
     """
-    known = tool.input_schema.get("properties") or {}
+    properties = tool.input_schema.get("properties") or {}
     for key, value in others.items():
-        if key in known or (value and isinstance(decode(value), dict)):
+        if key in properties or (value and isinstance(read_json(value), dict)):
             raise ToolError(f"put what stands in {key} into `arguments`, not beside it")
 
 
@@ -618,9 +631,18 @@ def in_state(state: State, servers: Servers) -> Servers:
 
 
 @dataclass
-class Workbench(Shared):
-    """The state of a running workbench, for one client."""
+class Workbench:
+    """The state of a running workbench, which serves one client.
 
+    `client` is the session of the client's last tool call. The questions and logs of
+    servers go there, also after this call has ended, because the client's connection
+    goes on.
+    """
+
+    config: WorkbenchConfig
+    task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
+    client: ServerSession | None = None
+    log_level: types.LoggingLevel | None = None  # the lowest, once the client sets it
     # By name, the toolboxes that were opened or used. A server starts when needed.
     open_toolboxes: dict[str, Servers] = field(default_factory=dict)
 
@@ -633,85 +655,39 @@ class Workbench(Shared):
             names = ", ".join(self.config.toolboxes) or "none"
             raise ToolError(f"Toolbox '{name}' not found. Available toolboxes: {names}")
         if name not in self.open_toolboxes:
+            entries = self.config.toolboxes[name].servers
             self.open_toolboxes[name] = [
-                DownstreamServer(name, server, config, self)
-                for server, config in self.config.toolboxes[name].servers.items()
+                DownstreamServer(name, server, entry, self)
+                for server, entry in entries.items()
             ]
         return self.open_toolboxes[name]
 
     def open_servers(self) -> Servers:
         """The servers of all toolboxes that are open."""
-        return [server for its in self.open_toolboxes.values() for server in its]
+        servers: Servers = []
+        for its in self.open_toolboxes.values():
+            servers += its
+        return servers
 
-    async def open(
-        self, toolbox: str, patterns: list[str], brief: bool, on_progress: ProgressFnT
-    ) -> JSON:
-        """Start the servers that a pattern can match; return their states and tools.
+    def find_servers(self, toolbox: str, patterns: list[str]) -> Servers:
+        """The servers of a toolbox of which a pattern may match a tool.
 
-        Waits until every server is up or has failed: up to `OPEN_TIMEOUT` if one is up
-        by then, else until one is up, and up to `ANSWER_TIMEOUT` at most. Raises
-        `ToolError`, also if all servers have failed.
+        A pattern that names no server may match the tools of each. Raises `ToolError`.
         """
-        began = anyio.current_time()
-        all_servers = self.servers_of(toolbox)
-        wanted: Servers = []
+        servers = self.servers_of(toolbox)
+        found: Servers = []
         for pattern in patterns:
-            # A pattern that names no server may be a tool's own name that has `__`.
-            wanted += [s for s in all_servers if s.may_have(pattern)] or all_servers
-        servers = [server for server in all_servers if server in wanted]
-        settled: Servers = []
-        async with anyio.create_task_group() as waiting:
-            waiting.cancel_scope.deadline = began + ANSWER_TIMEOUT
-
-            async def wait_for(server: DownstreamServer) -> None:
-                await server.connect()
-                settled.append(server)
-                await on_progress(len(settled), len(servers), server.server_name)
-                # The first server that is up shortens the wait. A deadline in the past
-                # ends the wait at once.
-                if server.connection.state is State.UP:
-                    waiting.cancel_scope.deadline = began + OPEN_TIMEOUT
-
-            for server in servers:
-                waiting.start_soon(wait_for, server)
-        answer = self.compose(toolbox, servers, patterns, brief)
-        # A toolbox without servers has not failed.
-        if 0 < len(answer.get("servers_failed", {})) == len(servers):
-            raise ToolError(compact(answer))
-        return answer
-
-    def compose(
-        self, toolbox: str, servers: Servers, patterns: list[str], brief: bool = False
-    ) -> JSON:
-        """The answer of `open_toolbox`: the state of these servers, and their tools."""
-        answer: JSON = {
-            "toolbox": toolbox,
-            "description": self.config.toolboxes[toolbox].description,
-            "servers_connected": len(in_state(State.UP, self.servers_of(toolbox))),
-            "servers_failed": {},
-            "servers_connecting": [],
-            "note": compose_note(servers, patterns),
-            "instructions": {},
-            "tools": [],
-        }
-        for server in servers:
-            name, connection = server.server_name, server.connection
-            if connection.state is State.STARTING:
-                answer["servers_connecting"].append(name)
-            elif connection.state is not State.UP:
-                answer["servers_failed"][name] = connection.why_not_up()
-            else:
-                found = server.find_tools(patterns)
-                answer["tools"] += [describe_tool(server, tool) for tool in found]
-                manual = connection.session.instructions
-                if manual and len(found) == len(connection.tools):
-                    answer["instructions"][name] = shorten(manual, TEXT_LIMIT)
-        fit(answer, patterns, brief)  # room: Brief answers
-        optional = {"servers_failed", "servers_connecting", "note", "instructions"}
-        return {k: v for k, v in answer.items() if v or k not in optional}
+            named = [server for server in servers if server.is_named_by(pattern)]
+            found += named or servers
+        # In the order of the configuration.
+        return [server for server in servers if server in found]
 
     def find_server(self, toolbox: str, full_name: str) -> DownstreamServer:
         """The server of the toolbox whose tool has this name. Raises `ToolError`."""
+        if "__" not in full_name:
+            names = ", ".join(self.config.toolboxes) or "none"
+            how = "`open_toolbox` (in a terminal, --check --verbose) lists full names"
+            raise ToolError(f"a full name is {NAME_FORM}; {how}; toolboxes: {names}")
         servers = self.servers_of(toolbox)
         for server in servers:
             if full_name.startswith(server.prefix):
@@ -720,6 +696,51 @@ class Workbench(Shared):
         names = " or ".join(server.prefix + tool for server in servers[:5])
         text = f"No server of toolbox '{toolbox}' matches '{full_name}'."
         raise ToolError(f"{text} Use {NAME_FORM}, such as {names}.")
+
+    async def start_servers(self, servers: Servers, on_progress: ProgressFnT) -> None:
+        """Start these servers, and list the tools of those that are up anew.
+
+        Waits until every server is up or has failed: up to `OPEN_TIMEOUT` if one is up
+        by then, else until one is up, and up to `ANSWER_TIMEOUT` at most.
+        """
+        began = anyio.current_time()
+        settled = 0
+        async with anyio.create_task_group() as waiting:
+            waiting.cancel_scope.deadline = began + ANSWER_TIMEOUT
+
+            async def wait_for(server: DownstreamServer) -> None:
+                nonlocal settled
+                await server.connect()
+                settled += 1
+                await on_progress(settled, len(servers), server.server_name)
+                # The first server that is up shortens the wait. A deadline in the past
+                # ends the wait at once.
+                if server.connection.state is State.UP:
+                    waiting.cancel_scope.deadline = began + OPEN_TIMEOUT
+
+            for server in servers:
+                waiting.start_soon(wait_for, server)
+
+    def compose(self, asked: OpenToolbox, servers: Servers) -> JSON:
+        """The answer of `open_toolbox`: the state of these servers, and their tools."""
+        name = asked.toolbox_name
+        answer: JSON = {
+            "toolbox": name,
+            "description": self.config.toolboxes[name].description,
+            "servers_connected": len(in_state(State.UP, self.servers_of(name))),
+            "servers_failed": {},
+            "servers_connecting": [],
+            "note": compose_note(servers, asked.tools),
+            "instructions": {},
+            "tools": [],
+        }
+        for server in servers:
+            add_server(answer, server, asked.tools)
+        fit(answer, asked)  # room: Brief answers
+        for key in ("servers_failed", "servers_connecting", "note", "instructions"):
+            if not answer[key]:
+                del answer[key]
+        return answer
 
 
 @asynccontextmanager
@@ -730,26 +751,42 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
         task_group.cancel_scope.cancel()
 
 
+def add_server(answer: JSON, server: DownstreamServer, patterns: list[str]) -> None:
+    """Add a server to an answer of `open_toolbox`: its tools, or why there are none."""
+    name, connection = server.server_name, server.connection
+    if connection.state is State.STARTING:
+        answer["servers_connecting"].append(name)
+        return
+    if connection.state is not State.UP:
+        answer["servers_failed"][name] = connection.why_not_up()
+        return
+    tools = server.find_tools(patterns)
+    answer["tools"] += [describe_tool(server, tool) for tool in tools]
+    manual = connection.session.instructions
+    # With a part of the tools, a manual for all of them would cost too much.
+    if manual and len(tools) == len(connection.tools):
+        answer["instructions"][name] = shorten(manual, TEXT_LIMIT)
+
+
 def compose_note(servers: Servers, patterns: list[str]) -> str:
     """The note of an answer: what is missing from it, and how to get it."""
+    up = in_state(State.UP, servers)
     sentences = []
-    up, starting = in_state(State.UP, servers), in_state(State.STARTING, servers)
     if patterns != ["*"]:
         names = ", ".join(server.server_name for server in up) or "no server"
         found = sum(len(server.find_tools(patterns)) for server in up)
         total = sum(len(server.connection.tools) for server in up)
         sentences.append(f"{found} of {total} tools of {names} match.")
-        for pattern in patterns:
-            # The tools of a server that is not up are not known.
-            is_known = len(up) == len(servers)
-            if is_known and not any(server.find_tools([pattern]) for server in up):
-                sentences.append(f"No tool matches {pattern!r}.")
+        # While a server is not up, its tools are not known.
+        if len(up) == len(servers):
+            sentences += note_idle_patterns(up, patterns)
     hidden = 0
     for server in up:
         hidden += list(server.connection.left_out.values()).count("--read-only")
     if hidden:
         how = "--read-only allows only tools that are declared read-only"
         sentences.append(f"{hidden} tools are left out: {how}.")
+    starting = in_state(State.STARTING, servers)
     for server in starting:
         name = server.server_name
         how = f"with {compact([f'{name}__*'])} in `tools`"
@@ -759,6 +796,15 @@ def compose_note(servers: Servers, patterns: list[str]) -> str:
             text = shorten(output, 4_000 // len(starting))
             sentences.append(f"Its last output: {text}")
     return " ".join(sentences)
+
+
+def note_idle_patterns(servers: Servers, patterns: list[str]) -> list[str]:
+    """A sentence for each pattern that matches no tool of these servers."""
+    sentences = []
+    for pattern in patterns:
+        if not any(server.find_tools([pattern]) for server in servers):
+            sentences.append(f"No tool matches {pattern!r}.")
+    return sentences
 
 
 def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
@@ -802,72 +848,77 @@ def explain(error: BaseException) -> str:
 # === MCP server =======================================================================
 # The workbench as an MCP server: the two meta-tools on the SDK's low-level `Server`.
 # Only this section turns errors into results of tools, and it masks their texts.
-# Clients add keys of their own to arguments, which `**_` and `**own` take.
 
 
-class OwnTool(types.Tool):
-    """A tool of this program. The adapter checks a call's arguments, and calls it.
+class Arguments(BaseModel, extra="allow"):
+    """The arguments of a tool of this program.
 
-    Only what the base has is sent to a client.
+    A subclass describes one tool: its title, in its docstring the description, and in
+    its fields the input schema. Clients add keys of their own, which mean nothing.
     """
 
-    adapter: Any = Field(default=None, exclude=True)
+
+# A tool of this program: its arguments, and the function that a call runs with them.
+# The function's first argument is the SDK's request context.
+OwnTool = tuple[type[Arguments], Callable[[Any, Any], Awaitable[JSON]]]
 
 
-def make_tool(function: Callable[..., Awaitable[JSON]], title: str) -> OwnTool:
-    """Make a tool of an async function: its name, docstring and parameters.
-
-    The first parameter, `context`, is the SDK's request context, and not in the schema.
-    """
-    without_context = functools.partial(function, None)
-    schema = TypeAdapter(cast(Any, without_context)).json_schema()
+def declare_tool(name: str, arguments: type[Arguments]) -> types.Tool:
+    """The declaration of a tool, as clients list it."""
+    schema = arguments.model_json_schema()
+    title, description = schema["title"], schema.pop("description")
     for part in (schema, *schema["properties"].values()):
         # Both keys would only cost a model's context.
         part.pop("title", None)
         part.pop("additionalProperties", None)
-    tool = OwnTool(name=function.__name__, title=title, input_schema=schema)
-    tool.description = inspect.getdoc(function)
-    tool.adapter = TypeAdapter(cast(Any, function))
-    return tool
+    return types.Tool(
+        name=name, title=title, description=description, input_schema=schema
+    )
 
 
-def tool_server(name: str, tools: list[OwnTool], secrets: Secrets) -> Server[Any]:
+def tool_server(
+    name: str,
+    tools: Mapping[str, OwnTool],
+    declarations: list[types.Tool],
+    secrets: Secrets,
+) -> Server[Any]:
     """A low-level MCP server of these tools. The texts of their errors are masked.
 
     An `MCPError` is passed on, with its data as they are. Any other error becomes a
     result with `isError`.
     """
-    adapters = {tool.name: tool.adapter for tool in tools}
 
     async def list_all(*_: object) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=list(tools))
+        return types.ListToolsResult(tools=declarations)
 
-    async def relay(ctx: Any, call_next: Any) -> Any:
-        # The SDK removes what it does not know from the result of a handler, but not
-        # from that of a middleware.
-        if ctx.method != "tools/call":
-            return await call_next(ctx)
-        params = types.CallToolRequestParams.model_validate(ctx.params or {})
-        if params.name not in adapters:
-            text = f"Tool '{params.name}' not found: use {' and '.join(adapters)}"
+    async def call(context: Any) -> JSON:
+        params = types.CallToolRequestParams.model_validate(context.params or {})
+        if params.name not in tools:
+            text = f"Tool '{params.name}' not found: use {' and '.join(tools)}"
             raise MCPError(types.INVALID_PARAMS, text)
-        given = ArgsKwargs((ctx,), without_null(params.arguments or {}))
+        model, function = tools[params.name]
+        given = without_null(params.arguments or {})
         try:
-            # The adapter calls an async function, and so returns a coroutine.
-            result = await adapters[params.name].validate_python(given)
+            return await function(context, model.model_validate(given))
         except MCPError as error:
             masked = secrets.mask(error.message)
             raise MCPError(error.code, masked, error.data) from None
         except Exception as error:
             # The SDK would make "Internal server error" of it.
             log.debug("Tool '%s' failed", params.name, exc_info=True)
-            result = text_result(secrets.mask(explain(error)), is_error=True)
-        if ctx.session.can_send_request:
-            return result
-        return {"resultType": "complete", **result}  # as clients of 2026-07-28 need
+            return text_result(secrets.mask(explain(error)), is_error=True)
+
+    async def answer_calls(ctx: Any, call_next: Any) -> Any:
+        if ctx.method != "tools/call":
+            return await call_next(ctx)
+        result = await call(ctx)
+        if not ctx.session.can_send_request:
+            result = {"resultType": "complete", **result}  # as 2026-07-28 asks
+        return result
 
     server = Server(name, version=__version__, on_list_tools=list_all)
-    server.middleware.append(relay)
+    # From the result of a handler, the SDK would remove what it does not know.
+    server.middleware.append(answer_calls)
     return server
 
 
@@ -876,29 +927,49 @@ def text_result(text: str, is_error: bool = False) -> JSON:
     return {"content": [{"type": "text", "text": text}], "isError": is_error}
 
 
-def decode(value: Any) -> Any:
-    """The JSON in a string, as models send it; any other value unchanged."""
+def read_json(value: Any) -> Any:
+    """What a string has as JSON, which models send; any other value unchanged."""
     with suppress(TypeError, ValueError):
-        value = from_json(value)
+        return from_json(value)
     return value
 
 
-def _as_object(value: Any) -> Any:
-    decoded = {} if value == "" else decode(value)
-    if not isinstance(decoded, dict):
+def _read_object(value: Any) -> Any:
+    if value == "":
+        return {}
+    found = read_json(value)
+    if not isinstance(found, dict):
         raise ToolError('arguments: expected a JSON object such as {"text": "hi"}')
-    return decoded
+    return found
 
 
-def _as_list(value: Any) -> Any:
-    decoded = decode(value)
-    if not isinstance(decoded, list):
-        decoded = [value]
-    return list(filter(None, decoded)) or ["*"]
+def _read_patterns(value: Any) -> Any:
+    found = read_json(value)
+    if not isinstance(found, list):
+        found = [value]
+    return list(filter(None, found)) or ["*"]
 
 
-Args = Annotated[JSON, BeforeValidator(_as_object), Field(default={})]
-_Patterns = Annotated[list[str], BeforeValidator(_as_list), Field(default=["*"])]
+class OpenToolbox(Arguments, title="Open Toolbox"):
+    """Start a toolbox's servers and get their tools with input schemas.
+
+    `tools`: names or patterns, such as read_* (any server), SERVER__* (all of one
+    server), or full names.
+    """
+
+    toolbox_name: str
+    tools: Annotated[list[str], BeforeValidator(_read_patterns)] = ["*"]
+
+
+class UseTool(Arguments, title="Use Tool"):
+    """Call a tool, by its full name from open_toolbox, as its inputSchema asks.
+
+    A server starts at its first call. `toolbox_name` is not needed.
+    """
+
+    tool_name: str
+    arguments: Annotated[JSON, BeforeValidator(_read_object)] = {}
+    toolbox_name: str = ""
 
 
 def _begin_request(context: Any) -> Workbench:
@@ -910,19 +981,16 @@ def _begin_request(context: Any) -> Workbench:
     return workbench
 
 
-async def open_toolbox(
-    context: Any, /, toolbox_name: str, tools: _Patterns, brief: bool = False, **_: Any
-) -> JSON:
-    """Start a toolbox's servers and get their tools with input schemas.
-
-    `brief`: true lists each tool in one line, which is enough to choose and call most
-    tools; begin with it. `tools`: names or patterns, such as read_* (any server),
-    SERVER__* (all of one server, also with `brief`), or full names, for schemas.
-    """
+async def open_toolbox(context: Any, asked: OpenToolbox) -> JSON:
+    """Start the servers of a toolbox, and tell their states and their tools."""
     workbench = _begin_request(context)
-    report = context.session.report_progress
-    answer = await workbench.open(toolbox_name, tools, brief, report)
-    return text_result(compact(answer))
+    servers = workbench.find_servers(asked.toolbox_name, asked.tools)
+    await workbench.start_servers(servers, context.session.report_progress)
+    answer = workbench.compose(asked, servers)
+    failed = answer.get("servers_failed", {})
+    # A toolbox without servers has not failed.
+    has_failed = bool(failed) and len(failed) == len(servers)
+    return text_result(compact(answer), is_error=has_failed)
 
 
 # Errors of a server that ask the client to act, not the model.
@@ -931,31 +999,40 @@ _FOR_CLIENT = (types.URL_ELICITATION_REQUIRED, types.MISSING_REQUIRED_CLIENT_CAP
 _ONE_HOP = re.compile(r"progressToken$|io\.modelcontextprotocol/")
 
 
-async def use_tool(
-    context: Any, /, tool_name: str, arguments: Args, toolbox_name: str = "", **own: Any
-) -> JSON:
-    """Call a tool, by its full name from open_toolbox, as its inputSchema asks.
-
-    A server starts at its first call. `toolbox_name` is not needed.
-    """
+async def use_tool(context: Any, asked: UseTool) -> JSON:
+    """Call a tool of a server, and return its result as it is."""
     workbench = _begin_request(context)
+    name = asked.tool_name
     meta = context.params.get("_meta") or {}
-    forwarded = {key: meta[key] for key in meta if not _ONE_HOP.match(key)}
-    params = {"name": tool_name, "arguments": arguments, "_meta": forwarded}
     # Without a token of the client, the server is not asked for progress.
     on_progress = context.session.report_progress if "progressToken" in meta else None
-    toolbox = toolbox_name or tool_name.partition("__")[0]
-    place = f"Error executing tool '{tool_name}' in toolbox '{toolbox}'"
+    toolbox = asked.toolbox_name or name.partition("__")[0]
+    place = f"Error executing tool '{name}' in toolbox '{toolbox}'"
     try:
-        server = workbench.find_server(toolbox, tool_name)
-        return await server.call(params, own, on_progress)
+        server = workbench.find_server(toolbox, name)
+        call = ToolCall(
+            full_name=name,
+            tool=name.removeprefix(server.prefix),
+            arguments=asked.arguments,
+            others=asked.model_extra or {},
+            meta={key: meta[key] for key in meta if not _ONE_HOP.match(key)},
+            on_progress=on_progress,
+        )
+        return await server.call(call)
     except (ToolError, ValueError) as error:
-        # Like an invalid answer, arguments that are nested too deeply are a ValueError.
+        # Arguments that are nested too deeply are a ValueError when they are sent.
         raise ToolError(f"{place}: {explain(error)}") from None
     except MCPError as error:
         if error.code in _FOR_CLIENT:
             raise
         raise ToolError(f"{place}: the server's error {error.code}: {error}") from None
+
+
+# What `open_toolbox` takes is replaced by the room Brief answers.
+META_TOOLS: dict[str, OwnTool] = {
+    "open_toolbox": (OpenToolbox, open_toolbox),
+    "use_tool": (UseTool, use_tool),
+}
 
 
 def instructions(config: WorkbenchConfig) -> str:
@@ -978,10 +1055,13 @@ def instructions(config: WorkbenchConfig) -> str:
     return "\n".join(lines)
 
 
-def meta_tools(config: WorkbenchConfig) -> list[OwnTool]:
+def declare_meta_tools(config: WorkbenchConfig) -> list[types.Tool]:
     """The two meta-tools, with the names of the toolboxes in the schema."""
-    opening = make_tool(open_toolbox, "Open Toolbox")
-    using = make_tool(use_tool, "Use Tool")
+    declarations = [declare_tool(name, tool[0]) for name, tool in META_TOOLS.items()]
+    for tool in declarations:
+        # Claude Code would hide the tools behind a search, which models often omit.
+        tool.meta = {"anthropic/alwaysLoad": True}
+    opening, using = declarations
     # Clients ask a person about a tool that is not declared read-only, but start the
     # same servers themselves without asking.
     opening.annotations = types.ToolAnnotations(
@@ -992,17 +1072,18 @@ def meta_tools(config: WorkbenchConfig) -> list[OwnTool]:
         # Many clients do not show the instructions, which have the names as well.
         properties = opening.input_schema["properties"]
         properties["toolbox_name"]["enum"] = list(config.toolboxes)
-    for tool in (opening, using):
-        # Claude Code would hide the tools behind a search, which models often omit.
-        tool.meta = {"anthropic/alwaysLoad": True}
-    return [opening, using]
+    return declarations
 
 
 def create_server(config: WorkbenchConfig) -> Server[Any]:
     """The workbench as a low-level MCP server, of which each run serves one client."""
 
     async def set_level(context: Any, params: types.SetLevelRequestParams) -> JSON:
-        context.lifespan_context.log_level = params.level
+        workbench: Workbench = context.lifespan_context
+        workbench.log_level = params.level
+        for server in in_state(State.UP, workbench.open_servers()):
+            # A server that does not answer delays nobody.
+            workbench.task_group.start_soon(server.connection.pass_log_level)
         return {}
 
     async def roots_changed(context: Any, _: object) -> None:
@@ -1012,7 +1093,8 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
             for server in in_state(State.UP, context.lifespan_context.open_servers()):
                 telling.start_soon(server.connection.session.send_notification, told)
 
-    server = tool_server("mcp-workbench", meta_tools(config), config.secrets)
+    declarations = declare_meta_tools(config)
+    server = tool_server("mcp-workbench", META_TOOLS, declarations, config.secrets)
     server.instructions = instructions(config)
     server.lifespan = lambda _: running_workbench(config)
     # As arguments of `Server`, these two would raise deprecation warnings.
@@ -1054,14 +1136,16 @@ _CLOSED = (types.CONNECTION_CLOSED, "Connection closed")
 class Transport(AbstractAsyncContextManager["Streams"]):
     """The way to a server of one kind, and what each transport is given."""
 
-    config: ServerConfig
-    shared: Shared
+    KEYS: ClassVar[dict[str, Key]]  # that an entry of this kind may have as well
+
+    entry: ServerConfig
+    config: WorkbenchConfig
     on_output: Callable[[bytes], None]  # for each line of a process that is no message
     on_closed: Callable[[str], None]  # with the reason
 
 
 class Dispatcher(JSONRPCDispatcher[Any]):
-    """Mends small faults for which the SDK's session would refuse a whole result."""
+    """The SDK's dispatcher, but one fault in a result does not cost the whole result."""
 
     async def send_raw_request(
         self, method: str, params: Any, opts: Any = None, **more: Any
@@ -1071,13 +1155,22 @@ class Dispatcher(JSONRPCDispatcher[Any]):
         opts = {**(opts or {}), "cancel_on_abandon": method == "tools/call"}
         result = await super().send_raw_request(method, params, opts, **more)
         if method == "tools/call":
+            _refuse_incomplete(result)
             # TypeScript clients take a result of a tool without `content`.
             result.setdefault("content", [])
-            if result.get("resultType") == "input_required":
-                raise ToolError("`input_required`: a result cannot ask the user here")
         if method == "tools/list" and isinstance(result.get("tools"), list):
             result["tools"] = list(filter(_is_valid, result["tools"]))
         return result
+
+
+def _refuse_incomplete(result: JSON) -> None:
+    """Raise `ToolError` for a result that has to be completed by further requests."""
+    kind = result.get("resultType", "complete")
+    if "task" in result and "content" not in result:
+        kind = "task"
+    if kind != "complete":
+        told = f"its answer is of the type {kind!r}, which cannot be completed here"
+        raise ToolError(f"{told}; {NOT_REPEATED}")
 
 
 def _is_valid(tool: Any) -> bool:
@@ -1098,32 +1191,30 @@ class Connection:
     the session. Other tasks wait until a state is reached, and call through it.
     """
 
-    def __init__(self, name: str, config: ServerConfig, shared: Shared) -> None:
+    def __init__(self, name: str, entry: ServerConfig, workbench: Workbench) -> None:
         self.name = name
-        self.config = config
-        self.shared = shared
+        self.entry = entry
+        self.workbench = workbench
         self.tools: dict[str, types.Tool] = {}  # by name, those for models
         self.left_out: dict[str, str] = {}  # by name, the key or option that hides it
         self.session: ClientSession  # set by `run`, once the transport is entered
         self.state = State.STARTING
-        self._changes = 0  # how often the tools have changed, or may have changed
-        self._listed = 0  # how many of these changes are in `tools`
-        self._listing = anyio.Lock()
-        self._reason = ""  # why the connection is closed
-        self._output: deque[str] = deque(maxlen=20)  # last lines that were logged
+        self.reason = ""  # why the connection is closed
+        self.output: deque[str] = deque(maxlen=20)  # lines since the last answer
         self._in_flight = 0  # calls
-        self._changed = anyio.Event()  # replaced by `set_state`
+        self._listing = anyio.Lock()
+        self._state_changed = anyio.Event()  # replaced by `set_state`
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         # No `await` between the check and the wait: a change in between would be lost.
         while not condition():
-            await self._changed.wait()
+            await self._state_changed.wait()
 
     def set_state(self, state: State) -> None:
         """Change the state, and wake everyone who waits. Nothing else may."""
         self.state = state
-        self._changed.set()
-        self._changed = anyio.Event()
+        self._state_changed.set()
+        self._state_changed = anyio.Event()
 
     async def reach(self, state: State) -> None:
         """Wait for this state or a later one. A start that fails reaches ENDED."""
@@ -1134,53 +1225,77 @@ class Connection:
 
         The first reason is kept, because later ones are consequences of the first.
         """
-        if not self._reason:
-            self._reason = " ".join(self.shared.config.secrets.mask(reason).split())
+        if not self.reason:
+            masked = self.workbench.config.secrets.mask(reason)
+            self.reason = " ".join(masked.split())
         if self.state is State.UP:
             self.set_state(State.DRAINING)
 
     def log_line(self, line: bytes) -> None:
         """Log a line of the server's output that is no message, and remember it."""
-        text = self.shared.config.secrets.mask(line.decode(errors="replace")).strip()
+        secrets = self.workbench.config.secrets
+        text = secrets.mask(line.decode(errors="replace")).strip()
         if text:
             # The address of a sign-in has several hundred characters.
-            self._output.append(text[:1_000])
+            self.output.append(text[:1_000])
             log.info("[%s] %s", self.name, text)
 
     def why_not_up(self) -> str:
         """The reason why the server is not up, with its last lines of output."""
-        reason = self._reason or "still starting, call again"
-        return "; ".join([reason, *self._output])
+        reason = self.reason or "still starting, call again"
+        return "; ".join([reason, *self.output])
 
     def last_line(self) -> str:
         """The last line of output that has an address, or else the last line."""
-        lines = [*reversed(self._output), ""]
-        return next((line for line in lines if "://" in line), lines[0])
+        lines = list(self.output) or [""]
+        for line in reversed(lines):
+            if "://" in line:
+                return line
+        return lines[-1]
 
-    async def run(self) -> None:
-        """Start the server, keep the connection, and leave no process of its group."""
-        callbacks = self.log_line, self.mark_closed
-        transport = TRANSPORTS[type(self.config)](self.config, self.shared, *callbacks)
+    async def run(self, former: Connection) -> None:
+        """Start the server, keep the connection, and leave no process of its group.
+
+        `former` is the server's connection before this one.
+        """
+        # Two processes at once would compete, such as for a profile or a lock. But an
+        # old one that still answers a call may take for ever.
+        with anyio.move_on_after(HANDOVER_TIMEOUT):
+            await former.reach(State.ENDED)
+        transport = TRANSPORTS[self.entry.kind](
+            self.entry, self.workbench.config, self.log_line, self.mark_closed
+        )
         try:
-            if self.config.problem:
-                raise ToolError(self.config.problem)
+            if self.entry.problem:
+                raise ToolError(self.entry.problem)
             # A start that fails in its transport has no `session`.
             async with transport as streams, self._session(streams) as self.session:
-                with anyio.move_on_after(START_TIMEOUT) as starting:
-                    await self._negotiate()
-                    await self._list_tools()
-                if starting.cancelled_caught:
-                    raise ToolError(f"was not up within {START_TIMEOUT:g} seconds")
-                for warning in self.find_idle_patterns():
-                    log.warning("%s: %s", self.name, warning)
-                # The connection may have been closed right after the last answer.
-                self.set_state(State.DRAINING if self._reason else State.UP)
-                await self._until(lambda: self.state > State.UP and not self._in_flight)
+                await self._become_up()
+                await self._until(self._is_drained)
         except Exception as error:  # noqa: BLE001
             # If it left this task, the exception would end all other connections.
             self.mark_closed(explain(error))
         self.set_state(State.ENDED)
         log.info("%s: %s", self.name, self.why_not_up())
+
+    async def _become_up(self) -> None:
+        """Agree on an era, and list the tools. Raises `ToolError` after too long."""
+        with anyio.move_on_after(START_TIMEOUT) as starting:
+            await self._negotiate()
+            await self._list_tools()
+        if starting.cancelled_caught:
+            raise ToolError(f"was not up within {START_TIMEOUT:g} seconds")
+        for warning in self.find_idle_patterns():
+            pattern_log.warning("%s: %s", self.name, warning)
+        self.workbench.task_group.start_soon(self.pass_log_level)
+        # The connection may have been closed right after the last answer.
+        if self.reason:
+            raise ToolError(self.reason)
+        self.set_state(State.UP)
+
+    def _is_drained(self) -> bool:
+        """Whether the connection is closed, and no call is in flight any more."""
+        return self.state is State.DRAINING and self._in_flight == 0
 
     def _session(self, streams: Streams) -> ClientSession:
         """A session that offers the server what the client supports.
@@ -1190,163 +1305,212 @@ class Connection:
         """
         client_info = types.Implementation(name="mcp-workbench", version=__version__)
         offered = types.ClientCapabilities()
-        if self.shared.client and self.shared.client.client_params:
+        client = self.workbench.client
+        if client and client.client_params:
             # Servers choose tools and texts by the name of the client.
-            client_info = self.shared.client.client_params.client_info
-            offered = self.shared.client.client_params.capabilities
-        sampling = types.CreateMessageRequest, types.CreateMessageResultWithTools
-        elicit = types.ElicitRequest, types.ElicitResult
-        roots = types.ListRootsRequest, types.ListRootsResult
+            client_info = client.client_params.client_info
+            offered = client.client_params.capabilities
+        sample = self._forwarder(
+            types.CreateMessageRequest, types.CreateMessageResultWithTools
+        )
+        elicit = self._forwarder(types.ElicitRequest, types.ElicitResult)
+        list_roots = self._forwarder(types.ListRootsRequest, types.ListRootsResult)
+        # Without a callback, the SDK does not offer a capability.
         return ClientSession(
             dispatcher=Dispatcher(streams, streams),
             client_info=client_info,
             message_handler=self._on_message,
             sampling_capabilities=offered.sampling,
-            sampling_callback=self._forwarder(offered.sampling, *sampling),
-            elicitation_callback=self._forwarder(offered.elicitation, *elicit),
-            list_roots_callback=self._forwarder(offered.roots, *roots),
+            sampling_callback=sample if offered.sampling else None,
+            elicitation_callback=elicit if offered.elicitation else None,
+            list_roots_callback=list_roots if offered.roots else None,
         )
 
-    def _forwarder(self, is_offered: object, request: Any, result: Any) -> Any:
-        """A callback that asks the client a server's question, if that was offered."""
+    def _forwarder(self, request: Any, result: Any) -> Any:
+        """A callback that asks the client a server's question of this kind."""
 
         async def forward(_: object, params: Any = None) -> Any:
             # Nothing is offered until there is a client, which is never unset.
-            client = cast(ServerSession, self.shared.client)
+            client = cast(ServerSession, self.workbench.client)
             return await client.send_request(request(params=params), result)
 
-        return forward if is_offered else None
+        return forward
 
     async def _negotiate(self) -> None:
         """Agree on an era: the newer one, without questions, only if need be."""
         try:
             await self.session.initialize()
-        except MCPError:
-            if not self._reason:  # else the connection is closed, and nothing to probe
-                with suppress(Exception):
-                    await self.session.discover()
-                    return
-                # Report why `initialize` failed. Some processes exit at the probe.
-                self._reason = ""
-            raise
+            return
+        except MCPError as error:
+            refusal = error
+        if self.reason:
+            # The connection is closed, and there is nobody to ask.
+            raise refusal
+        try:
+            await self.session.discover()
+        except Exception:  # noqa: BLE001
+            # Some processes exit at this request. The refusal tells more than the exit.
+            self.reason = ""
+            raise refusal from None
+
+    async def pass_log_level(self) -> None:
+        """Have a server that logs do so from the level on that the client has set."""
+        level, declared = self.workbench.log_level, self.session.server_capabilities
+        if level is None or declared is None or declared.logging is None:
+            return
+        params = types.SetLevelRequestParams(level=level)
+        request = types.SetLevelRequest(params=params)
+        with (
+            anyio.move_on_after(OPEN_TIMEOUT),
+            suppress(MCPError, ToolError, ValueError),
+        ):
+            await self.session.send_request(request, types.EmptyResult)
 
     async def _on_message(self, message: Any) -> None:
-        """Pass on logs, and that a question by URL is done; note changes of tools."""
-        is_passed_on = isinstance(message, types.ElicitCompleteNotification)
-        if isinstance(message, types.LoggingMessageNotification):
-            level = message.params.level
-            log.debug("[%s] %s: %s", self.name, level, compact(message.params.data))
+        """Pass on a server's logs, and that a question by URL is done."""
+        if isinstance(message, types.ToolListChangedNotification):
+            self._log_change_of_tools()
+        elif isinstance(message, types.ElicitCompleteNotification):
+            await self._notify_client(message)
+        elif isinstance(message, types.LoggingMessageNotification):
+            level, data = message.params.level, message.params.data
+            log.debug("[%s] %s: %s", self.name, level, compact(data))
             levels = get_args(types.LoggingLevel)
-            is_passed_on = levels.index(level) >= levels.index(self.shared.log_level)
-        if is_passed_on and self.shared.client:
-            await self.shared.client.send_notification(message)
-        if not isinstance(message, types.ToolListChangedNotification):
-            return
-        # People search logs for these lines, so their words are fixed.
+            lowest = self.workbench.log_level or levels[0]
+            if levels.index(level) >= levels.index(lowest):
+                await self._notify_client(message)
+
+    async def _notify_client(self, message: Any) -> None:
+        if self.workbench.client:
+            await self.workbench.client.send_notification(message)
+
+    def _log_change_of_tools(self) -> None:
+        # People search logs for these lines, so their words are fixed. Whoever opens a
+        # toolbox lists the tools anew, with or without this message.
         log.info("Received tools/list_changed notification from server: %s", self.name)
         declared = self.session.server_capabilities or types.ServerCapabilities()
         if not (declared.tools and declared.tools.list_changed):
             text = "Received tools notification from server without listChanged"
             log.warning("%s capability: %s", text, self.name)
-        self._changes += 1
 
-    async def become_current(self) -> None:
-        """Wait until the server is up or has failed, then list stale tools again.
+    async def list_again(self) -> None:
+        """List the tools anew. If this fails or takes too long, the old list is kept.
 
-        Each listing is made by somebody who needs it, and who gives it up after
-        `OPEN_TIMEOUT`. Whoever waits for it meanwhile takes its result.
+        Callers that come at once take turns. A caller that took the list of another
+        would miss a change between that listing and its own question.
         """
-        if self.state is State.UP and not self._listing.locked():
-            # Over HTTP, an announcement may be lost. A server of 2026-07-28 announces
-            # nothing unless it is listened to.
-            is_newer = self.session.discover_result is not None
-            if is_newer or not isinstance(self.config, ProcessConfig):
-                self._changes += 1
-        await self.reach(State.UP)
         try:
             with anyio.fail_after(OPEN_TIMEOUT):
                 async with self._listing:
-                    if self._listed < self._changes and self.state is State.UP:
-                        await self._list_tools()
+                    await self._list_tools()
         except (MCPError, ToolError, ValueError, TimeoutError) as error:
             log.warning("%s: kept its old tools: %s", self.name, explain(error))
 
     async def _list_tools(self) -> None:
-        """Get all pages of the server's tools; keep those that models may see.
+        """Get the server's tools, and keep those that models may see."""
+        tools: dict[str, types.Tool] = {}
+        left_out: dict[str, str] = {}
+        for tool in await self._fetch_tools():
+            hidden_by = self._why_left_out(tool)
+            if hidden_by:
+                left_out[tool.name] = hidden_by
+            else:
+                tools[tool.name] = tool
+        new, old = tools.keys(), self.tools.keys()
+        modified = sum(tools[name] != self.tools[name] for name in new & old)
+        counts = f"{len(new - old)} added, {len(old - new)} removed"
+        log.info("%s: tools: %s, %d modified", self.name, counts, modified)
+        self.tools, self.left_out = tools, left_out
+
+    async def _fetch_tools(self) -> list[types.Tool]:
+        """All pages of the server's list of tools.
 
         https://modelcontextprotocol.io/specification/2025-11-25/server/tools#listing-tools
         """
-        # A change that is announced during the listing may not be in it.
-        changes = self._changes
-        tools: dict[str, types.Tool] = {}
+        tools: list[types.Tool] = []
+        cursors: set[str] = set()
         params = types.PaginatedRequestParams()
         while True:
             try:
                 page = await self.session.list_tools(params=params)
             except MCPError as error:
-                if error.code != types.METHOD_NOT_FOUND:
-                    raise
-                break  # the server has no tools
-            tools |= {tool.name: tool for tool in page.tools}
-            if not page.next_cursor:
-                break
-            params.cursor = page.next_cursor
-        left_out = {}
-        for name, tool in list(tools.items()):
-            hidden_by = self.config.why_left_out(name)
-            hints = tool.annotations or types.ToolAnnotations()
-            if self.shared.config.read_only and not hints.read_only_hint:
-                hidden_by = hidden_by or "--read-only"
-            if hidden_by:
-                left_out[name] = hidden_by
-                del tools[name]
-        new, old = tools.keys(), self.tools.keys()
-        modified = sum(tools[name] != self.tools[name] for name in new & old)
-        counts = f"{len(new - old)} added, {len(old - new)} removed"
-        log.info("%s: tools: %s, %d modified", self.name, counts, modified)
-        self.tools, self.left_out, self._listed = tools, left_out, changes
+                if error.code == types.METHOD_NOT_FOUND:
+                    return tools  # the server has no tools
+                raise
+            tools += page.tools
+            cursor = page.next_cursor
+            # A server that knows no cursors sends the same page for ever.
+            if not cursor or cursor in cursors:
+                return tools
+            cursors.add(cursor)
+            params.cursor = cursor
+
+    def _why_left_out(self, tool: types.Tool) -> str:
+        """What hides a tool from models; empty if nothing does."""
+        hidden_by = self.entry.why_left_out(tool.name)
+        if hidden_by:
+            return hidden_by
+        hints = tool.annotations or types.ToolAnnotations()
+        if self.workbench.config.read_only and not hints.read_only_hint:
+            return "--read-only"
+        # Some tools are for the pages that a server has a client show.
+        # https://github.com/modelcontextprotocol/ext-apps
+        ui = (tool.meta or {}).get("ui")
+        audience = ui.get("visibility") if isinstance(ui, dict) else None
+        if isinstance(audience, list) and "model" not in audience:
+            return "its server, which offers it to apps alone"
+        return ""
 
     def find_idle_patterns(self) -> list[str]:
         """A sentence for each of the entry's patterns that matches no tool.
 
         A person who has misspelt an exclusion relies on it in vain.
         """
-        names = [*self.tools, *self.left_out]
+        tools = [*self.tools, *self.left_out]
         idle = []
-        for pattern in [*self.config.tool_filters, *self.config.exclude_tools]:
-            if pattern != "*" and not any(matches(name, pattern) for name in names):
-                idle.append(f"its pattern {pattern!r} matches none of its tools")
+        for name, key in KEYS.items():
+            if key.read is not ValueReader.read_patterns:
+                continue
+            for pattern in self.entry.values[name]:
+                if pattern != "*" and not any(matches(tool, pattern) for tool in tools):
+                    idle.append(f"its pattern {pattern!r} matches none of its tools")
         return idle
 
-    async def call(self, params: JSON, on_progress: OnProgress) -> JSON:
-        """Send `tools/call` with these wire parameters, and return the wire result.
+    async def call(self, call: ToolCall) -> JSON:
+        """Send `tools/call`, and return the result in its wire form.
 
         The connection must be up. Cancelling the caller cancels the call downstream.
         Raises `NotDelivered`, `ToolError`, or the server's `MCPError`.
         """
+        params = {"name": call.tool, "arguments": call.arguments, "_meta": call.meta}
+        request = types.Request[JSON, str](method="tools/call", params=params)
         # The caller has just found the state UP, without an `await` since. So `run`
         # waits for this call.
         self._in_flight += 1
-        request = types.Request[JSON, str](method="tools/call", params=params)
         try:
             # `ClientSession.call_tool` would check the result against the tool's output
             # schema, and raise after the side effect has happened.
             result: JSON = await self.session.send_request(
-                request, _RAW_RESULT, progress_callback=on_progress
+                request, _RAW_RESULT, progress_callback=call.on_progress
             )
+            # Output that came before an answer does not explain a later death.
+            self.output.clear()
             # The SDK accepts any answer of a 2026-07-28 server that has a `resultType`.
             # `model_validate` raises what is wrong, and `result` stays as it is.
             types.CallToolResult.model_validate(result, by_name=False)
             return result
         except ValidationError as error:
             told = f"its answer is not valid MCP: {explain(error)}"
-            raise ToolError(f"{told}; {EXECUTED}") from None
+            raise ToolError(f"{told}; {NOT_REPEATED}") from None
         except MCPError as error:
             # This is how the SDK fails a call at the end of the messages. A server may
             # use the same code.
-            if self.state is State.UP or (error.code, error.message) != _CLOSED:
-                raise
-            raise ToolError(f"the server {self.why_not_up()}; {EXECUTED}") from None
+            has_ended = (error.code, error.message) == _CLOSED
+            if has_ended and self.state is not State.UP:
+                told = f"the server {self.why_not_up()}"
+                raise ToolError(f"{told}; {NOT_REPEATED}") from None
+            self.output.clear()
+            raise
         finally:
             self._in_flight -= 1
             # This wakes `run`, which may wait for the end of the last call.
@@ -1395,23 +1559,26 @@ class ServerProcess(Transport):
     So `_messages` and `_send` first wait for both, up to `EXIT_GRACE`.
     """
 
-    config: ProcessConfig
+    KEYS: ClassVar = {
+        "command": Key(ValueReader.read_text, ""),
+        "args": Key(ValueReader.read_arguments, []),
+        "cwd": Key(ValueReader.read_text, ""),
+    }
 
     async def __aenter__(self) -> Streams:
         """Start the process, to speak to it over stdin and stdout."""
-        config = self.config
-        withheld = dict.fromkeys(self.shared.config.withheld - config.variables)
-        env = without_null({**os.environ, **withheld, **config.env})
-        words = list(map(os.path.expanduser, [config.command, *config.args]))
-        cwd = os.path.abspath(os.path.expanduser(config.cwd))
+        values = self.entry.values
+        withheld = dict.fromkeys(self.config.withheld - self.entry.variables)
+        env = without_null({**os.environ, **withheld, **values["env"]})
+        words = list(map(os.path.expanduser, [values["command"], *values["args"]]))
+        cwd = os.path.abspath(os.path.expanduser(values["cwd"]))
         try:
             # asyncio kills a process whose start is cancelled, but not its children.
             with anyio.CancelScope(shield=True):
                 await self.start(words, {"env": env, "cwd": cwd})
         except OSError as error:
-            why = f"cannot start '{words[0]}' in the folder '{cwd}'"
-            how = "`cwd` must exist, and `command` be a path or in PATH, without `args`"
-            raise ToolError(f"{why}: {error.strerror} ({how})") from None
+            why = _why_not_started(words[0], cwd, error)
+            raise ToolError(f"cannot start '{words[0]}': {why}") from None
         RUNNING.add(self)
         # The process may have exited already. Then the callback follows at once.
         self._pipes.exited.add_done_callback(self._report_exit)
@@ -1496,8 +1663,23 @@ class ServerProcess(Transport):
         return False
 
 
-# The transports, by the kinds of servers.
-TRANSPORTS: dict[type[ServerConfig], type[Transport]] = {ProcessConfig: ServerProcess}
+def _why_not_started(command: str, cwd: str, error: OSError) -> str:
+    """The one cause for which a process was not started, and what to do about it."""
+    if not os.path.isdir(cwd):
+        return f"the folder '{cwd}' is not there; correct `cwd`"
+    path = os.path.join(cwd, command)
+    if not isinstance(error, FileNotFoundError) or os.path.exists(path):
+        return str(error.strerror)
+    if " " in command:
+        return "no such command; write what follows it into `args`"
+    if os.path.basename(command) == command:
+        return "it is not in PATH; write its full path, or set PATH in `env`"
+    return "no such file"
+
+
+# The transports, by the key of an entry that asks for one. That of a process is
+# replaced by the room Windows.
+TRANSPORTS: dict[str, type[Transport]] = {"command": ServerProcess}
 # All servers whose processes run, for the end by force.
 RUNNING: set[ServerProcess] = set()
 
@@ -1507,8 +1689,8 @@ RUNNING: set[ServerProcess] = set()
 # Both ends of the workbench use this section: its client's, and its servers'.
 
 Messages = AsyncIterator[SessionMessage]
-# Bytes of the largest message of a server. Parsing holds the interpreter's lock, so a
-# larger message would block all threads for too long.
+# Bytes from which on a message of a server is refused. Parsing holds the interpreter's
+# lock, so a larger message would block all threads for too long.
 LINE_LIMIT = 32 << 20
 OUTPUT_LIMIT = 1 << 16  # bytes of a line of a server's output that are shown
 
@@ -1554,7 +1736,7 @@ def read_message(line: bytes) -> types.JSONRPCMessage | None:
     with suppress(ValidationError):
         return types.jsonrpc_message_adapter.validate_python(message, by_name=False)
     if isinstance(message, dict) and not message.get("method"):
-        told = f"its answer is not valid MCP; {EXECUTED}"
+        told = f"its answer is not valid MCP; {NOT_REPEATED}"
         message["error"] = {"code": types.INTERNAL_ERROR, "message": told}
         with suppress(ValidationError):
             return types.jsonrpc_message_adapter.validate_python(message)
@@ -1664,84 +1846,95 @@ class Secrets:
 # The client's stdin and stdout, the end of the process, the log, and the command line.
 
 _REFUSAL_TIMEOUT = 5.0  # for a client to read why it is not served
-Work = Awaitable[int | None]
 _PROBE = "server/discover"  # the first message of clients that know the newer era
 
 
-@asynccontextmanager
-async def stdio_streams() -> AsyncIterator[Streams]:
-    """The client's messages on stdin, and the way to its stdout.
+class Stdio:
+    """The client's messages on stdin, and the way to its stdout, by two threads.
 
-    The end of either ends the messages, and a moment later cancels the block. A stdout
-    that is closed is noticed at the next write.
+    The end of either ends the messages. A stdout that is closed is noticed at the next
+    write.
 
-    Two threads read and write. The reader notices the end of stdin even while the event
-    loop is busy. The writer alone waits for a client that does not read stdout: if
-    `send` waited, so would everything that sends, even the shutdown. The SDK's own
-    stdio streams cannot be left before the end of stdin.
+    The reading thread notices the end of stdin even while the event loop is busy. The
+    writing thread alone waits for a client that does not read its stdout: if `send`
+    waited, so would everything that sends, even the shutdown. The SDK's `stdio_server`
+    is not used, because it cannot be left before the end of stdin.
     """
-    loop = asyncio.get_running_loop()
-    received: asyncio.Queue[bytes] = asyncio.Queue()
-    writer = ThreadPoolExecutor(1)
-    scope = anyio.CancelScope()
 
-    def receive(line: bytes) -> None:
-        if not line:  # the end
-            _thread.start_new_thread(_end_by_force, (0,))
-        loop.call_soon_threadsafe(received.put_nowait, line)
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()  # None is the end
+        self._writer = ThreadPoolExecutor(1)
+        self._scope = anyio.CancelScope()
 
-    async def send(item: SessionMessage) -> None:
-        writer.submit(_write_stdout, dump_message(item.message) + b"\n", receive)
+    @asynccontextmanager
+    async def streams(self) -> AsyncIterator[Streams]:
+        """The client's messages. Soon after their end, the block is cancelled."""
+        _thread.start_new_thread(self._read, ())
+        # The end of this block waits until `_writer` has written everything.
+        with self._writer, self._scope:
+            yield Streams(self._messages(), self._send)
 
-    async def messages() -> Messages:
-        while line := await received.get():
+    def _read(self) -> None:
+        """Read stdin to its end, in the reading thread."""
+        read_stdin(self._put)
+        self._end()
+
+    def _put(self, line: bytes | None) -> None:
+        self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
+
+    def _end(self) -> None:
+        """End the messages, in either thread."""
+        count_down(0)
+        self._put(None)
+
+    async def _messages(self) -> Messages:
+        while (line := await self._lines.get()) is not None:
             message = read_message(line)
             if isinstance(message, types.JSONRPCRequest) and message.method == _PROBE:
                 # The SDK would begin the newer era, and refuse `initialize` in it.
-                await send(refuse(message, types.METHOD_NOT_FOUND, "No such method"))
+                code = types.METHOD_NOT_FOUND
+                await self._send(error_reply(message, code, "No such method"))
             elif message:
                 yield SessionMessage(message)
-        # At the end of stdin, the SDK cancels the calls in flight. If a remote server
-        # does not answer, the SDK tries for seconds to tell it of that. Without this
-        # timer, no other server would be stopped meanwhile.
-        loop.call_later(0.05, scope.cancel)
+        # The SDK now cancels the calls in flight. If a remote server does not answer,
+        # the SDK tries for seconds to tell it of that. Without this timer, no other
+        # server would be stopped meanwhile.
+        self._loop.call_later(0.05, self._scope.cancel)
 
-    _thread.start_new_thread(read_stdin, (receive,))
-    # The end of this block waits until `writer` has written everything.
-    with writer, scope:
-        yield Streams(messages(), send)
+    async def _send(self, item: SessionMessage) -> None:
+        self._writer.submit(self._write, dump_message(item.message) + b"\n")
+
+    def _write(self, line: bytes) -> None:
+        """Write a line to stdout, in the writing thread."""
+        try:
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+        except OSError:
+            self._end()
 
 
 def read_stdin(receive: Callable[[bytes], None]) -> None:
-    """Hand on each line of stdin, and an empty one at its end."""
+    """Hand on each line of stdin, to its end."""
     with suppress(OSError):
         for line in sys.stdin.buffer:
             receive(line)
-    receive(b"")
 
 
-def _write_stdout(line: bytes, receive: Callable[[bytes], None]) -> None:
-    """Write a line. A stdout that is closed counts as the end of stdin."""
-    try:
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
-    except OSError:
-        receive(b"")
-
-
-def refuse(request: types.JSONRPCRequest, code: int, why: str) -> SessionMessage:
+def error_reply(request: types.JSONRPCRequest, code: int, why: str) -> SessionMessage:
     """The error that answers this request."""
     error = types.ErrorData(code=code, message=why)
     return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=request.id, error=error))
 
 
-async def serve_stdio(server: Server[Any]) -> None:
-    """Serve over stdin and stdout, and return when one of them is closed."""
-    async with stdio_streams() as streams:
+async def serve_stdio(server: Server[Any]) -> int:
+    """Serve over stdin and stdout until one of them is closed. Returns status 0."""
+    async with Stdio().streams() as streams:
         await server.run(streams, streams, server.create_initialization_options())
+    return 0
 
 
-async def refuse_client(why: str) -> int:
+async def serve_refusal(why: str) -> int:
     """Answer every request with this text, until the end of stdin. Returns status 1.
 
     Clients show the answer to `initialize`. If the process ended at once instead, they
@@ -1750,10 +1943,11 @@ async def refuse_client(why: str) -> int:
     """
     # Nothing has to be closed, not even a stdout that nobody reads.
     asyncio.get_running_loop().call_later(_REFUSAL_TIMEOUT, os._exit, 1)
-    async with stdio_streams() as streams:
+    async with Stdio().streams() as streams:
         async for item in streams:
             if isinstance(item.message, types.JSONRPCRequest):
-                await streams.send(refuse(item.message, types.INVALID_PARAMS, why))
+                code = types.INVALID_PARAMS
+                await streams.send(error_reply(item.message, code, why))
     return 1
 
 
@@ -1761,24 +1955,52 @@ async def refuse_client(why: str) -> int:
 # Both stop all servers, while a thread counts down. Then the process exits.
 
 
-def _end_by_force(status: int) -> None:
-    """After `EXIT_TIMEOUT` seconds, kill the group of every server, and exit.
+def count_down(status: int) -> None:
+    """Have the process exit within `EXIT_TIMEOUT` seconds, whatever happens.
 
-    The function runs in a thread, because the event loop may be busy with large
-    answers. Signal handlers start it with `_thread`: `threading` takes locks, which the
-    code that the signal interrupts may hold. If it runs twice, the first ends first.
+    A thread does this, because the event loop may be busy with large answers. It is
+    started with `_thread`: `threading` takes locks, which the code that a signal
+    interrupts may hold. If there are two such threads, the first one ends the process.
     """
+    _thread.start_new_thread(_end_by_force, (status,))
+
+
+def _end_by_force(status: int) -> None:
     sleep(EXIT_TIMEOUT)
     for process in list(RUNNING):
         process.kill_group(9)
     os._exit(status)
 
 
-async def run_until_end(work: Work, status: int, lines: queue.Queue[Any]) -> None:
-    """Do the work, or stop it at a signal. Then write the log, and end the process.
+@contextmanager
+def stopped_by_signals(status: int) -> Iterator[None]:
+    """A block that a signal cancels. Then the process exits in time, with this status.
 
-    The exit status is the result of the work, 1 after an error, or `status` if the work
-    was stopped.
+    The handlers stay when the block is left, because a second signal must not stop the
+    cleanup.
+    """
+    loop = asyncio.get_running_loop()
+    scope = anyio.CancelScope()
+
+    def stop(*_: object) -> None:
+        count_down(status)
+        loop.call_soon_threadsafe(scope.cancel)
+
+    # SIGHUP tells of a closed terminal. Windows lacks SIGHUP and SIGQUIT.
+    for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), stop)
+    with scope:
+        yield
+
+
+async def run_to_exit(
+    work: Awaitable[int], stopped: int, lines: queue.Queue[Any]
+) -> None:
+    """Do the work, write the last lines of the log, and exit.
+
+    The exit status is the result of the work, 1 after an error, or `stopped` if a
+    signal has stopped the work.
 
     The process ends with `os._exit`, because Python would wait for threads, such as one
     that looks up a name, and could not close stdin, which a thread reads.
@@ -1786,20 +2008,10 @@ async def run_until_end(work: Work, status: int, lines: queue.Queue[Any]) -> Non
     loop = asyncio.get_running_loop()
     # A look-up of a host's name may hang, and with few threads keep others waiting.
     loop.set_default_executor(ThreadPoolExecutor(100))
-    scope = anyio.CancelScope()
-
-    def stop(*_: object) -> None:
-        _thread.start_new_thread(_end_by_force, (status,))
-        loop.call_soon_threadsafe(scope.cancel)
-
-    # The handlers stay until the end, because a second signal must not stop the
-    # cleanup. The numbers are SIGHUP (a closed terminal), SIGINT, SIGQUIT and SIGTERM.
-    # Windows lacks SIGHUP and SIGQUIT.
-    for number in signal.valid_signals() & {1, 2, 3, 15}:
-        signal.signal(number, stop)
+    status = stopped
     try:
-        with scope:
-            status = await work or 0
+        with stopped_by_signals(stopped):
+            status = await work
     except Exception as error:
         # An error that left this function would end the process without `os._exit`.
         status = 1
@@ -1829,61 +2041,69 @@ class MaskedLog(logging.handlers.QueueHandler):
 class Mode(NamedTuple):
     """Something that the command line can ask for, by the option of the mode's name."""
 
-    usage: str  # a line of the help
-    option: JSON  # the settings of the option, as `argparse` wants them
-    work: Callable[[argparse.Namespace, Secrets], Work]
-    is_for_client: bool = False  # and not for a person at a terminal
+    usage: str  # how it is asked for
+    option: JSON  # the settings of its option, as `argparse` wants them
+    work: Callable[[argparse.Namespace, Secrets], Awaitable[int]]
+    goes_with: tuple[str, ...] = ()  # the other options that may be given with it
+    serves: bool = False  # a client, until the client or a signal ends it
 
 
-def serve(options: argparse.Namespace, secrets: Secrets) -> Work:
+def serve(options: argparse.Namespace, secrets: Secrets) -> Awaitable[int]:
     """Serve the workbench over stdin and stdout."""
     config = find_config(options, secrets)
     log.info("Serving %s: %s", list(config.toolboxes), config.source)
     for toolbox in config.toolboxes.values():
-        for server in filter(lambda each: each.problem, toolbox.servers.values()):
-            log.warning("%s", server.problem)
+        for entry in toolbox.servers.values():
+            if entry.problem:
+                log.warning("%s", entry.problem)
     if config.withheld:
         log.info("Withheld unless an entry names them: %s", sorted(config.withheld))
     return serve_stdio(create_server(config))
 
 
-# The command line can ask for these, by the names of their options.
+# The command line can ask for these, by the names of their options. If it asks for no
+# other, it asks for `config`.
 MODES: dict[str, Mode] = {}
 # `Path` turns an empty CONFIG into the current folder, which cannot be read.
 MODES["config"] = Mode(
-    "[CONFIG]                       serve the workbench over stdio",
-    {"nargs": "?", "type": Path, "metavar": "CONFIG"},
+    "[CONFIG] [--read-only]",
+    {"nargs": "?", "type": Path, "metavar": "CONFIG", "help": "the file to serve"},
     serve,
-    is_for_client=True,
+    goes_with=("read_only",),
+    serves=True,
 )
+# The options that are no modes.
+OPTIONS: dict[str, JSON] = {
+    "read_only": {"action": "store_true", "help": "serve only read-only tools"},
+    "verbose": {"action": "store_true", "help": "log more"},
+}
 
 
 def parse_arguments() -> tuple[argparse.Namespace, Mode]:
     """Read the command line, or end the program with what is wrong in it."""
-    parser = argparse.ArgumentParser(add_help=False)
-    # The help is the docstring of this file, as it is, and the usage of all modes.
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    file = os.path.basename(__file__)
-    usage = str(__doc__)
+    usage = "".join(f"\n  python %(prog)s {mode.usage}" for mode in MODES.values())
+    parser = argparse.ArgumentParser(
+        usage=usage,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", **MODES["config"].option)
     for name, mode in MODES.items():
-        usage += f"\n  python {file} {mode.usage}"
-        parser.add_argument(name if name == "config" else f"--{name}", **mode.option)
-    parser.add_argument("--read-only", action="store_true")
-    parser.add_argument("--verbose", action="store_true")
+        if name != "config":
+            parser.add_argument(f"--{name}", **mode.option)
+    for name, option in OPTIONS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", **option)
     version = f"mcp-workbench {__version__}"
     parser.add_argument("--version", action="version", version=version)
-    parser.add_argument("--help", "-h", action="version", version=usage)
     options = parser.parse_args()
-    # Without another mode, the first one serves, with or without a CONFIG.
-    given = vars(options) | {"config": True}
-    asked = [name for name in MODES if given[name] not in (None, False)]
+    given = []
+    for name, value in vars(options).items():
+        if value not in (None, False):
+            given.append(name)
+    asked = [name for name in MODES if name in given] or ["config"]
     mode = MODES[asked[-1]]
-    # The usage of a mode has all that goes together with it.
-    needless = (options.config or options.read_only) and "CONFIG" not in mode.usage
-    shown = set(re.findall("--([a-z]+)", mode.usage))
-    if needless or set(asked) - {"config"} != shown:
-        expected = mode.usage.partition("  ")[0]
-        parser.error(f"options that do not go together; expected: {expected}")
+    if set(given) - {asked[-1], "verbose", *mode.goes_with}:
+        parser.error(f"options that do not go together; expected: {mode.usage}")
     return options, mode
 
 
@@ -1899,35 +2119,49 @@ def set_up_log(secrets: Secrets, level: int) -> MaskedLog:
     return handler
 
 
-def main() -> None:
-    """Do what the command line asks for, and end the process."""
+def set_up_output() -> None:
+    """Have stdout and stderr take any text, and write each line at once."""
+    # With PYTHONUNBUFFERED, Python's own stdout has no buffer. A write that a signal
+    # interrupts would then write a part of a line, and lose the rest.
+    sys.stdout = os.fdopen(1, "w", closefd=False)
     for stream in (sys.stdout, sys.stderr):
         # `os._exit` does not flush buffers, so each line is written at once.
         form = {"encoding": "utf-8", "errors": "replace", "line_buffering": True}
         cast(Any, stream).reconfigure(**form)
+
+
+def main() -> None:
+    """Do what the command line asks for, and end the process."""
+    set_up_output()
     # The threads of stdin and stdout need the interpreter's lock. Beside a server that
     # writes without end, the event loop would not let go of the lock for long enough.
     sys.setswitchinterval(0.0001)  # seconds
     options, mode = parse_arguments()
     # The servers inherit the environment, and a file may name its variables.
     restore_environment()  # room: uv
+    has_person = os.isatty(0)
+    level, stopped = logging.WARNING, 1
+    if mode.serves:
+        # To be stopped is the usual end then.
+        level, stopped = logging.INFO, 0
+    if options.verbose:
+        level = logging.DEBUG
     secrets = Secrets()
-    level = logging.INFO if mode.is_for_client else logging.WARNING
-    handler = set_up_log(secrets, logging.DEBUG if options.verbose else level)
+    handler = set_up_log(secrets, level)
     try:
         work = mode.work(options, secrets)
     except ConfigError as error:
-        if os.isatty(0) or not mode.is_for_client:
+        if has_person or not mode.serves:
             sys.exit(str(error))
         log.error("%s", error)
-        work = refuse_client(str(error))
-    if mode.is_for_client and os.isatty(0):
+        work = serve_refusal(str(error))
+    if has_person and mode.serves:
         others = ", ".join(f"--{name}" for name in [*MODES, "help"] if name != "config")
         log.info("Waiting for an MCP client. Ctrl-C ends. Other options: %s", others)
     # Lines of the log have waited until now, so that a person who is told of a file's
     # problems gets no lines around them.
     logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
-    asyncio.run(run_until_end(work, int(not mode.is_for_client), handler.queue))
+    asyncio.run(run_to_exit(work, stopped, handler.queue))
 
 
 # Here the core ends. Each section from here to the last lines is a room.
@@ -1953,15 +2187,11 @@ RETRY_PAUSE = 60.0
 Answer = types.JSONRPCResponse | types.JSONRPCError
 
 
-@dataclass(frozen=True)
-class RemoteConfig(ServerConfig):
-    """A server that is an endpoint elsewhere."""
-
-    KEYS = ServerConfig.KEYS | {"url": str, "headers": dict, "transport": str}
-
-    url: str = ""
-    headers: dict[str, str | None] = field(default_factory=dict)
-    transport: str = ""  # `sse`, or anything else for Streamable HTTP
+def read_headers(reader: ValueReader, path: str, value: Any) -> JSON:
+    """The headers of an entry, which are secret whatever their names say."""
+    headers = reader.read_texts(path, value)
+    reader.secrets.add(*without_null(headers).values())
+    return headers
 
 
 @dataclass
@@ -1988,7 +2218,12 @@ class RemoteServer(Transport):
     https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
     """
 
-    config: RemoteConfig
+    KEYS: ClassVar = {
+        "url": Key(ValueReader.read_text, ""),
+        "headers": Key(read_headers, {}),
+        # `sse`, or anything else for Streamable HTTP.
+        "transport": Key(ValueReader.read_text, ""),
+    }
 
     async def __aenter__(self) -> Streams:
         """Make the HTTP client, and begin to listen."""
@@ -2004,29 +2239,29 @@ class RemoteServer(Transport):
         # session, and fills no memory.
         self._writer, self._reader = anyio.create_memory_object_stream[SessionMessage]()
         self._listener = asyncio.create_task(self._listen())
-        if self.config.transport == "sse":
+        if self.entry.values["transport"] == "sse":
             self._change_to_sse()
         return Streams(self._reader, self._send)
 
     def _make_client(self) -> None:
         try:
             # As in a browser, blanks around a URL or a header's value mean nothing.
-            self._url = httpx2.URL(self.config.url.strip())
+            self._url = httpx2.URL(self.entry.values["url"].strip())
             if self._url.scheme not in ("http", "https") or not self._url.host:
                 raise ValueError
-            self._http = make_client(self._url)
+            self._http = make_http_client(self._url)
         except (ImportError, OSError, ValueError, httpx2.InvalidURL):
             # The text of the error may have a part of the URL.
             text = "its `url` is not valid, or its proxy or certificates cannot be used"
             raise ToolError(text) from None
         self._shown = shown_url(self._url)
-        for name, value in without_null(self.config.headers).items():
+        for name, value in without_null(self.entry.values["headers"]).items():
             self._http.headers[name] = value.strip()
         self._http.headers.update(HEADERS)
         self._http.follow_redirects = True
         self._http.event_hooks["request"].append(self._check_host)
         self._http.event_hooks["response"].append(_check_redirect)
-        add_sign_in(self._http, self._url, self.shared.config.secrets)  # room: Sign-in
+        add_sign_in(self._http, self._url, self.config.secrets)  # room: Sign-in
 
     async def _check_host(self, request: httpx2.Request) -> None:
         # The headers may be secret, so no redirect may take them to another host or
@@ -2225,20 +2460,20 @@ class RemoteServer(Transport):
             told += " (add its authority to a file that SSL_CERT_FILE names)"
         broken = httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError
         if exchange.status or isinstance(error, broken):
-            told += f"; {EXECUTED}"
+            told += f"; {NOT_REPEATED}"
         return ToolError(f"{self._shown}: {told}")
 
     def _failure(self, response: httpx2.Response, exchange: _Exchange) -> ToolError:
         """The reason why a request was not answered, and what to do about it."""
         # The mask comes before the cut, because a secret that is cut is not found.
-        told = " ".join(self.shared.config.secrets.mask(exchange.last_data).split())
+        told = " ".join(self.config.secrets.mask(exchange.last_data).split())
         what = f"no valid MCP answer: {told[:300] or 'nothing'}"
         if _is_stream(response):
             what = "the stream ended before the answer"
         if not self._is_ready.is_set():
             what += " (check `headers`, and the path in `url`, which often is /mcp)"
         elif exchange.status // 100 in (2, 5):
-            what += f"; {EXECUTED}"
+            what += f"; {NOT_REPEATED}"
         reason = f"{self._shown}: HTTP {response.status_code}, {what}"
         # A stream may have broken off before an answer under the request's id.
         is_refused = exchange.status in (400, 404) and not _is_stream(response)
@@ -2255,7 +2490,7 @@ async def _check_redirect(response: httpx2.Response) -> None:
         raise httpx2.RequestError(f"HTTP {response.status_code}, a redirect: {how}")
 
 
-def make_client(url: httpx2.URL) -> httpx2.AsyncClient:
+def make_http_client(url: httpx2.URL) -> httpx2.AsyncClient:
     """An HTTP client for a URL.
 
     It trusts the certificates of the system, or of SSL_CERT_FILE or SSL_CERT_DIR, and
@@ -2322,8 +2557,7 @@ def shown_url(url: httpx2.URL, path: str = "") -> str:
     return f"{url.scheme}://{url.netloc.decode()}{path}"
 
 
-KINDS["url"] = RemoteConfig
-TRANSPORTS[RemoteConfig] = RemoteServer
+TRANSPORTS["url"] = RemoteServer
 # === Room: Sign-in ====================================================================
 # OAuth for remote servers: a person signs in once, with `--login` and a browser. The
 # tokens are kept in a file that all workbenches of this user share. A workbench that
@@ -2479,7 +2713,7 @@ async def _get_answer(request: httpx2.Request) -> httpx2.Response:
         del headers["content-length"]
         request = httpx2.Request("POST", request.url, headers=headers, content=form)
     with anyio.move_on_after(TOKEN_TIMEOUT):
-        async with make_client(request.url) as http:
+        async with make_http_client(request.url) as http:
             return await http.send(request)
     raise httpx2.ReadTimeout(f"no answer came from {request.url}")
 
@@ -2580,7 +2814,7 @@ class Login:
         return auth.AuthorizationCodeResult.model_validate(query)
 
 
-async def log_in(address: str, secrets: Secrets) -> None:
+async def log_in(address: str, secrets: Secrets) -> int:
     """Have a person sign in to a remote server. Raises `ToolError` if that fails."""
     url = httpx2.URL(address.strip())
     failed = f"Not signed in to {shown_url(url)}"
@@ -2595,11 +2829,12 @@ async def log_in(address: str, secrets: Secrets) -> None:
     except Exception as error:  # noqa: BLE001
         raise ToolError(f"{failed}: {' '.join(explain(error).split())}") from None
     print(f"Signed in to {shown_url(url)}")
+    return 0
 
 
 MODES["login"] = Mode(
-    "--login URL                    sign in to a remote server",
-    {"metavar": "URL"},
+    "--login URL",
+    {"metavar": "URL", "help": "sign in to a remote server, in the browser"},
     lambda options, secrets: log_in(options.login, secrets),
 )
 
@@ -2617,7 +2852,21 @@ _SIGNS += "values, `…` more. Keep `brief`: a full name in `tools` brings the s
 _WITHOUT = "{} of {} tools have no schema here: get it with full names in `tools`."
 
 
-def fit(answer: JSON, patterns: list[str], brief: bool) -> None:
+class OpenBriefly(OpenToolbox, title="Open Toolbox"):
+    """Start a toolbox's servers and get their tools with input schemas.
+
+    `brief`: true lists each tool in one line, which is enough to choose and call most
+    tools; begin with it. `tools`: names or patterns, such as read_* (any server),
+    SERVER__* (all of one server, also with `brief`), or full names, for schemas.
+    """
+
+    brief: bool = False
+
+
+META_TOOLS["open_toolbox"] = (OpenBriefly, open_toolbox)
+
+
+def fit(answer: JSON, asked: OpenToolbox) -> None:
     """Bring an answer of `open_toolbox` within its limit, if possible.
 
     Names always stay. In a brief answer, a tool that is named in full comes whole.
@@ -2626,8 +2875,8 @@ def fit(answer: JSON, patterns: list[str], brief: bool) -> None:
     for group in (answer["servers_failed"], answer["instructions"]):
         for name, text in group.items():
             group[name] = shorten(text, ANSWER_LIMIT // 3 // texts)
-    if brief:
-        answer["tools"] = make_lines(answer["tools"], patterns)
+    if isinstance(asked, OpenBriefly) and asked.brief:
+        answer["tools"] = make_lines(answer["tools"], asked.tools)
         answer["note"] = f"{answer['note']} {_SIGNS}".strip()
     if len(answer["tools"]) > 1:
         drop_schemas(answer)
@@ -2718,10 +2967,10 @@ def outline(value: Any, schema: JSON, depth: int) -> str:
     if values:
         shown = [compact(each).strip('"') for each in values[:5]]
         return "|".join(shown + ["…"] * (len(values) > 5))
-    types = [look_up(value, "type", str), *look_up(value, "type", list)]
-    if "array" in types:
+    kinds = [look_up(value, "type", str), *look_up(value, "type", list)]
+    if "array" in kinds:
         return f"[{outline(look_up(value, 'items'), schema, depth - 1)}]"
-    if "object" in types:
+    if "object" in kinds:
         return f"{{{list_keys(value, schema, depth - 2)}}}"
     # An optional argument is often a union with null.
     for union in ("anyOf", "oneOf", "allOf"):
@@ -2737,6 +2986,105 @@ def look_up(schema: Any, key: str, kind: type[Any] = dict) -> Any:
     # Servers in Go write null for what is empty, and `true` is a schema, too.
     value = schema.get(key) if isinstance(schema, dict) else None
     return value if isinstance(value, kind) else kind()
+
+
+# === Room: Approval ===================================================================
+# A person approves single calls: of the tools that `requireApproval` in the entry of
+# their server names, and of those that the server marks. Without this room, a server
+# whose entry has `requireApproval` is not started, and no mark is heeded.
+
+# A long text in the arguments could push what matters out of the dialog.
+_SHOWN_TEXT = 200  # characters of a text that are shown
+_SHOWN_ITEMS = 20  # items of a list that are shown
+
+KEYS["requireApproval"] = Key(ValueReader.read_patterns, [])
+TYPED: set[str] = set()  # the full names of tools that a person calls with `--call`
+
+
+def note_typed(full_name: str) -> None:
+    """Count the calls of a tool as approved, if a person has typed its name."""
+    if os.isatty(0):
+        TYPED.add(full_name)
+
+
+def is_marked(tool: types.Tool) -> bool:
+    """Whether its server wants a person to be asked before each call of the tool."""
+    meta = tool.meta or {}
+    return meta.get("anthropic/requiresUserInteraction") is True
+
+
+def needs_approval(connection: Connection, tool: str) -> bool:
+    """Whether a person approves each call of this tool of the connection."""
+    patterns = connection.entry.values["requireApproval"]
+    is_named = any(matches(tool, pattern) for pattern in patterns)
+    return is_named or is_marked(connection.tools[tool])
+
+
+async def approve(server: DownstreamServer, call: ToolCall) -> None:
+    """Ask the person about a call, if need be. Raises `ToolError` unless approved.
+
+    The server is up then, and its tool and the arguments are checked. Nothing is
+    awaited after it is found that nobody has to be asked.
+
+    https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation
+    """
+    connection = await server.connect_for(call)
+    if call.is_approved or call.full_name in TYPED:
+        return
+    if not needs_approval(connection, call.tool):
+        return
+    client = server.workbench.client
+    if client is None or not _offers_forms(client):
+        patterns = connection.entry.values["requireApproval"]
+        if any(matches(call.tool, pattern) for pattern in patterns):
+            how = "use one that can, such as Claude Code, Codex, VS Code or Cursor"
+            told = "a person has to approve this call, and this client cannot ask them"
+            raise ToolError(f"{told}: {how}")
+        return  # as such a client ignores the server's mark itself
+    await _ask(client, call)
+    call.is_approved = True
+
+
+def _offers_forms(client: ServerSession) -> bool:
+    """Whether a client can ask its user; `{}` stands for forms, `{"url": {}}` not."""
+    if client.client_params is None:
+        return False
+    offered = client.client_params.capabilities.elicitation
+    if offered is None:
+        return False
+    return offered.form is not None or offered.url is None
+
+
+async def _ask(client: ServerSession, call: ToolCall) -> None:
+    """Show a call to the person. Raises `ToolError` if the answer is not `accept`."""
+    arguments = compact(_shorten_values(call.arguments))
+    form = types.ElicitRequestFormParams(
+        message=CONTROLS.sub(" ", f"Call {call.full_name} with {arguments}?"),
+        requested_schema={"type": "object", "properties": {}},
+    )
+    request = types.ElicitRequest(params=form)
+    try:
+        answer = await client.send_request(request, types.ElicitResult)
+    except MCPError as error:
+        told = f"a person has to approve this call, and could not be asked: {error}"
+        raise ToolError(f"{told}; nothing was sent") from None
+    if answer.action != "accept":
+        told = f"a person has to approve this call, and the client said {answer.action}"
+        raise ToolError(f"{told}; nothing was sent")
+
+
+def _shorten_values(value: Any) -> Any:
+    """A JSON value in which long texts and lists say how much of them is missing."""
+    if isinstance(value, dict):
+        return {name: _shorten_values(member) for name, member in value.items()}
+    if isinstance(value, list):
+        items = [_shorten_values(item) for item in value[:_SHOWN_ITEMS]]
+        if len(value) > _SHOWN_ITEMS:
+            items.append(f"… {len(value) - _SHOWN_ITEMS} more items")
+        return items
+    if isinstance(value, str) and len(value) > _SHOWN_TEXT:
+        return f"{value[:_SHOWN_TEXT]}… {len(value) - _SHOWN_TEXT} more characters"
+    return value
 
 
 # === Room: Other clients' files =======================================================
@@ -2769,8 +3117,8 @@ _IGNORED = """
 """
 
 
-def read_any_toolboxes(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
-    """The toolboxes of a file of ours or of another client."""
+def read_tables(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
+    """A toolbox for each server in the tables of another client's file."""
     tables = find_tables(data, file)
     rules = []
     for key in _RULES:
@@ -2781,19 +3129,6 @@ def read_any_toolboxes(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig
     if rules:
         how = "`excludeTools` in a server's entry does the same"
         log.warning("not applied, rules about single tools: %s; %s", rules, how)
-    if "toolboxes" in data:
-        if tables:
-            names = ", ".join(tables)
-            log.warning("%s: not served, because there are toolboxes as well", names)
-        return read_toolboxes(file, data)
-    if not tables:
-        expected = ["toolboxes", *_TABLES]
-        file.report("configuration", f"expected one of {expected}, found {[*data]}")
-    return read_tables(file, tables)
-
-
-def read_tables(file: ValueReader, tables: JSON) -> dict[str, ToolboxConfig]:
-    """A toolbox for each server in the tables of another client's file."""
     toolboxes: dict[str, ToolboxConfig] = {}
     for place, table in tables.items():
         for name, entry in file.read_object(place, table).items():
@@ -2813,12 +3148,14 @@ def read_tables(file: ValueReader, tables: JSON) -> dict[str, ToolboxConfig]:
 
 def _starts_workbench(server: ServerConfig) -> bool:
     """Whether a server is this very file, for anything but its own tools."""
-    if isinstance(server, ProcessConfig):
-        folder = os.path.expanduser(server.cwd)
-        for word in (server.command, *server.args):
-            file = os.path.join(folder, os.path.expanduser(word))
-            if os.path.exists(file) and os.path.samefile(file, __file__):
-                return "--toolbox" not in server.args
+    if server.kind != "command":
+        return False
+    values = server.values
+    folder = os.path.expanduser(values["cwd"])
+    for word in (values["command"], *values["args"]):
+        file = os.path.join(folder, os.path.expanduser(word))
+        if os.path.exists(file) and os.path.samefile(file, __file__):
+            return "--toolbox" not in values["args"]
     return False
 
 
@@ -2917,8 +3254,10 @@ _COMMENT = r" | //[^\n]* | /\*.*?(?:\*/|\Z)"
 _TRAILING_COMMA = r" | ,(?=\s*[\]}])"
 
 
-def _decode_json(text: str) -> Any:
-    """Decode JSON that may have comments and trailing commas."""
+def translate_text(path: str, text: str) -> str:
+    """The text of a file as plain JSON. Dates in TOML become texts."""
+    if path.endswith(".toml"):
+        return json.dumps(tomllib.loads(text), default=str)
 
     def blank(match: re.Match[str]) -> str:
         # Spaces in place of the rest keep lines and columns in errors right.
@@ -2927,19 +3266,10 @@ def _decode_json(text: str) -> Any:
     # Comments may stand between a comma and its bracket, and so go first.
     for extension in (_COMMENT, _TRAILING_COMMA):
         text = re.sub(_STRING + extension, blank, text)
-    return json.loads(text)
+    return text
 
 
-def _decode_toml(text: str) -> Any:
-    """Decode TOML; its dates become texts."""
-    return json.loads(json.dumps(tomllib.loads(text), default=str))
-
-
-def find_decoder(path: str) -> Callable[[str], Any]:
-    """The decoder of a file, by its name."""
-    if path.endswith(".toml"):
-        return _decode_toml
-    return _decode_json
+FORMS |= dict.fromkeys([*_TABLES, "projects"], read_tables)
 
 
 # === Room: Reports ====================================================================
@@ -2958,6 +3288,8 @@ async def check(config: WorkbenchConfig) -> int:
         for name in config.toolboxes:
             workbench.servers_of(name)
         servers = workbench.open_servers()
+        # The lines of the report have these warnings.
+        pattern_log.setLevel(logging.ERROR)
         if not servers:
             print(f"No server is configured: {config.source}")
             return 1
@@ -2994,7 +3326,8 @@ async def _check_server(workbench: Workbench, server: DownstreamServer) -> None:
     seconds = anyio.current_time() - began
     if connection.state is State.UP:
         verdict = "ok    "
-        answer = workbench.compose(server.toolbox_name, [server], ["*"])
+        asked = OpenToolbox(toolbox_name=server.toolbox_name)
+        answer = workbench.compose(asked, [server])
         noun = "tool " if len(connection.tools) == 1 else "tools"
         cost = _cost(len(compact(answer).encode()))
         lines = [f"{len(connection.tools):4} {noun} {cost}"]
@@ -3003,9 +3336,8 @@ async def _check_server(workbench: Workbench, server: DownstreamServer) -> None:
             lines += _describe_tools(server)
     else:
         verdict = "FAILED"
-        # The first line is the reason, and the others are the server's output, or
-        # further problems of its entry.
-        lines = connection.why_not_up().split("; ")
+        # Further problems of its entry stand in the reason, too.
+        lines = [*connection.reason.split("; "), *connection.output]
     width = max(map(len, map(_short_name, workbench.open_servers())))
     start = f"{_short_name(server):{width}}  {verdict} {seconds:6.1f} s"
     print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
@@ -3038,7 +3370,8 @@ def _print_context(workbench: Workbench) -> None:
         tools += server.connection.tools.values()
     # Clients pass on only these parts of a tool's declaration to a model.
     parts = {"__all__": {"name", "description", "input_schema"}}
-    before = to_json(meta_tools(config), include=parts) + instructions(config).encode()
+    own = to_json(declare_meta_tools(config), include=parts)
+    before = own + instructions(config).encode()
     natively = len(to_json(tools, include=parts))
     print("A model's context holds:")
     print(_cost(len(before)), "before anything is opened")
@@ -3053,6 +3386,7 @@ def _cost(size: int) -> str:
 
 async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     """Call a tool as an MCP client does, and print its result. Returns the status."""
+    note_typed(name)  # room: Approval
     # In the newer era, servers could not log.
     async with Client(create_server(config), mode="legacy") as client:
         called = {"tool_name": name, "arguments": " ".join(words)}
@@ -3068,27 +3402,34 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
 
 
 MODES["check"] = Mode(
-    "[CONFIG] --check               start every server, report on each",
-    {"action": "store_true"},
+    "[CONFIG] --check [--read-only]",
+    {"action": "store_true", "help": "start every server, and report on each"},
     lambda options, secrets: check(find_config(options, secrets)),
+    goes_with=("config", "read_only"),
 )
 MODES["call"] = Mode(
-    "[CONFIG] --call NAME [JSON]    call a tool by its full name",
-    {"nargs": "+", "metavar": ("NAME", "JSON")},
+    "[CONFIG] --call NAME [JSON] [--read-only]",
+    {
+        "nargs": "+",
+        "metavar": ("NAME", "JSON"),
+        "help": "call a tool, by its full name",
+    },
     lambda options, secrets: call_once(find_config(options, secrets), *options.call),
+    goes_with=("config", "read_only"),
 )
 
 
 # === Room: Built-in toolbox ===========================================================
-# A server of our own with two tools, made by `make_tool` and `tool_server` as the
-# workbench is, over stdio or HTTP. It is the demo where there is no file. Without this
-# room, there is neither.
+# A server of our own with two tools, made by `tool_server` as the workbench is, over
+# stdio or HTTP. It is the demo where there is no file. Without this room, there is
+# neither.
 
 import datetime
 import zoneinfo
 
 import uvicorn
 from mcp.server.sse import SseServerTransport
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -3096,34 +3437,44 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 # The loopback names of this machine, with or without a port.
 LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
 
-_Text = Annotated[str, Field(description="The text to echo back.")]
 _ZONE = "An optional IANA timezone name (e.g., 'America/New_York'). Defaults to UTC."
-_Timezone = Annotated[str, Field(default="UTC", description=_ZONE)]
 
 
-async def echo(context: Any, /, text: _Text, **_: Any) -> JSON:
+class Echo(Arguments, title="Echo Tool"):
     """A simple tool that returns the text it was given."""
-    return text_result(text)
+
+    text: str = Field(description="The text to echo back.")
 
 
-async def time(context: Any, /, timezone: _Timezone, **_: Any) -> JSON:
+class Time(Arguments, title="Time Tool"):
     """Returns the current server time, optionally in a specific timezone."""
+
+    timezone: str = Field(default="UTC", description=_ZONE)
+
+
+async def echo(_: object, asked: Echo) -> JSON:
+    return text_result(asked.text)
+
+
+async def tell_time(_: object, asked: Time) -> JSON:
+    name = asked.timezone
     try:
         # UTC needs no zone data, unlike any other.
-        zone = datetime.UTC if timezone == "UTC" else zoneinfo.ZoneInfo(timezone)
+        zone = datetime.UTC if name == "UTC" else zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
         how = "expected an IANA name, and on Windows the package tzdata"
-        raise ToolError(f"Unknown timezone {timezone!r}: {how}") from None
+        raise ToolError(f"Unknown timezone {name!r}: {how}") from None
     return text_result(datetime.datetime.now(zone).isoformat(timespec="seconds"))
 
 
-def create_toolbox_server() -> Server[Any]:
-    """The built-in toolbox as a low-level MCP server.
+# To add a tool, write a class and a function for it, and a row here.
+TOOLBOX: dict[str, OwnTool] = {"echo": (Echo, echo), "time": (Time, tell_time)}
 
-    To add a tool, write an async function like `echo` and list it here.
-    """
-    tools = [make_tool(echo, "Echo Tool"), make_tool(time, "Time Tool")]
-    return tool_server("mcp-toolbox", tools, Secrets())
+
+def create_toolbox_server() -> Server[Any]:
+    """The built-in toolbox as a low-level MCP server."""
+    declarations = [declare_tool(name, tool[0]) for name, tool in TOOLBOX.items()]
+    return tool_server("mcp-toolbox", TOOLBOX, declarations, Secrets())
 
 
 def toolbox_app(bound_to: str) -> ASGIApp:
@@ -3176,7 +3527,7 @@ def _is_allowed(request: Request, bound_to: str) -> bool:
     return origin is None
 
 
-async def serve_http(host: str, port: int) -> None:
+async def serve_http(host: str, port: int) -> int:
     """Serve the built-in toolbox over HTTP. uvicorn takes SIGINT and SIGTERM."""
     log.info("Starting the toolbox at http://%s:%s/mcp", host, port)
     if not LOOPBACK.fullmatch(host):
@@ -3187,6 +3538,7 @@ async def serve_http(host: str, port: int) -> None:
     # Without a timeout, uvicorn would wait for the open streams.
     config.timeout_graceful_shutdown = 1
     await uvicorn.Server(config).serve()
+    return 0
 
 
 def host_and_port(text: str) -> tuple[str, int]:
@@ -3202,18 +3554,27 @@ DEFAULT["toolboxes"]["demo"] = {
     "description": "A demo. Give your own file as argument, or in WORKBENCH_CONFIG.",
     "mcpServers": {"toolbox": _ENTRY},
 }
+
+
+def serve_toolbox(options: argparse.Namespace, _: Secrets) -> Awaitable[int]:
+    """Serve the built-in toolbox, over stdio or HTTP."""
+    if options.http:
+        return serve_http(*options.http)
+    return serve_stdio(create_toolbox_server())
+
+
 MODES["toolbox"] = Mode(
-    "--toolbox                      serve the built-in tools, echo and time",
-    {"action": "store_true"},
-    lambda *_: serve_stdio(create_toolbox_server()),
-    is_for_client=True,
+    "--toolbox [--http [HOST:]PORT]",
+    {"action": "store_true", "help": "serve the built-in tools, echo and time"},
+    serve_toolbox,
+    goes_with=("http",),
+    serves=True,
 )
-MODES["http"] = Mode(
-    "--toolbox --http [HOST:]PORT   ... over HTTP",
-    {"metavar": "[HOST:]PORT", "type": host_and_port},
-    lambda options, *_: serve_http(*options.http),
-    is_for_client=True,
-)
+OPTIONS["http"] = {
+    "metavar": "[HOST:]PORT",
+    "type": host_and_port,
+    "help": "with --toolbox, serve over HTTP",
+}
 
 
 # === Room: uv =========================================================================
@@ -3276,7 +3637,7 @@ if sys.platform == "win32":
             found = win32job.QueryInformationJobObject(self._job, kind)
             return bool(found["ActiveProcesses"])
 
-    TRANSPORTS[ProcessConfig] = JobProcess
+    TRANSPORTS["command"] = JobProcess
 
 
 if __name__ == "__main__":
