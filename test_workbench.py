@@ -350,6 +350,13 @@ def is_alive(pid: int) -> bool:
     return False
 
 
+def unread_bytes(pipe: Any) -> int:
+    import fcntl
+    import termios
+
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), "little")
+
+
 async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
     """Wait for something outside of this process that nothing can be awaited for."""
     with anyio.fail_after(seconds):
@@ -793,11 +800,14 @@ async def test_a_tool_list_is_read_to_its_end(log: Logs) -> None:
     pages += "more = {'nextCursor': str(page + 1)} if page < 3 else {}\n"
     pages += "answer(request, {'tools': [tool(f't{page}')], **more})"
     three = local(on={"tools_list": pages})
-    async with connected(none=none, a=local(tools=tools), b=three) as client:
+    # Its cursors lead in a circle.
+    circle = local(on={"tools_list": pages.replace("page + 1", "page % 2 + 1")})
+    servers = {"none": none, "a": local(tools=tools), "b": three, "c": circle}
+    async with connected(**servers) as client:
         answer = await open_box(client)
     shown = [each["name"].removeprefix("box__") for each in answer["tools"]]
-    assert shown == ["a__Ann", "a__Dee", "b__t1", "b__t2", "b__t3"]
-    assert answer["servers_connected"] == 3
+    assert shown == ["a__Ann", "a__Dee", "b__t1", "b__t2", "b__t3", "c__t1", "c__t2"]
+    assert answer["servers_connected"] == 4
     found = re.findall("WARNING .*an invalid tool.*(Ben|7|Cid|Eve)", log.text)
     assert found == ["Ben", "7", "Cid", "Eve"]
 
@@ -855,7 +865,12 @@ async def test_a_filtered_tool_can_be_neither_seen_nor_called(log: Logs) -> None
     """It is told as that, and so is a pattern that filters nothing."""
     its = local(tools=[tool(name) for name in ALL_NAMES.split()])
     servers = {f"s{n}": its | given for n, (given, _) in enumerate(FILTERED)}
-    async with connected(**servers) as client:
+    audiences = {"app": ["app"], "both": ["app", "model"], "all": None}
+    for_apps = [tool(k, _meta={"ui": {"visibility": v}}) for k, v in audiences.items()]
+    async with connected(**servers, apps=local(tools=for_apps)) as client:
+        shown = (await open_box(client, "apps__*"))["tools"]
+        assert [each["original_name"] for each in shown] == ["both", "all"]
+        assert "offers it to apps alone" in await error_of(client, "apps", "app")
         for server, (given, left) in zip(servers, FILTERED, strict=True):
             shown = (await open_box(client, f"{server}__*"))["tools"]
             assert [each["original_name"] for each in shown] == left.split()
@@ -974,6 +989,7 @@ async def test_keys_that_clients_add_mean_nothing() -> None:
 
 HAS_SECRET = {"env": {"KEY": "sesame-open"}}
 NOT_VALID = ".*not valid.*may have taken effect, and was not repeated$"
+NOT_DONE = ", which cannot .* may have taken effect, and was not repeated$"
 WRONG_ANSWERS = [  # and what is told
     ('"error": {"code": -32602, "message": "Go, sesame-open"}', r"-32602.*Go, \*\*\*"),
     ('"error": {"code": -32000, "message": "Go, sesame-open"}', r"-32000.*Go, \*\*\*"),
@@ -981,6 +997,8 @@ WRONG_ANSWERS = [  # and what is told
     ('"method": null, "result": null', NOT_VALID),
     ('"result": {"content": [{"type": "audio", "data": ""}]}', f"content{NOT_VALID}"),
     ('"result": {"resultType": "complete", "content": 7}', f"content{NOT_VALID}"),
+    ('"result": {"resultType": "task", "content": []}', f"type 'task'{NOT_DONE}"),
+    ('"result": {"task": {"taskId": "7"}}', f"type 'task'{NOT_DONE}"),
 ]
 SCHEMA = {"type": "object", "properties": {}}
 FORM = {"mode": "form", "message": "Who?", "requestedSchema": SCHEMA}
@@ -1166,7 +1184,12 @@ async def test_progress_and_logs_come_in_order_before_the_result(log: Logs) -> N
     logs = [{"method": "notifications/message", "params": each} for each in told]
     done = [{"progress": number, "message": f"{number}"} for number in range(1, 101)]
     steps = [{"method": "notifications/progress", "params": each} for each in done]
-    async with connected(callbacks=ear.callbacks, a=local() | HAS_SECRET) as client:
+    setting = "self.known['level'] = request['params']['level']"
+    a = local(on={"logging_setLevel": setting})  # which is not answered
+    b = local(on={"logging_setLevel": f"{setting}; refuse(request, -32601)"})
+    silent = local(about={"capabilities": {}}, on={"logging_setLevel": setting})
+    servers = {"a": a | HAS_SECRET, "b": b, "silent": silent}
+    async with connected(callbacks=ear.callbacks, **servers) as client:
         given = {"messages": steps}
         await use(client, "a", "say", given, progress_callback=meter.progress)
         assert meter.heard == [
@@ -1179,6 +1202,8 @@ async def test_progress_and_logs_come_in_order_before_the_result(log: Logs) -> N
         request = types.SetLevelRequest(params=level)
         await client.session.send_request(request, types.EmptyResult)
         await use(client, "a", "say", {"messages": logs})
+        told = [await answer_of(client, name, "seen") for name in servers]
+    assert [each.get("level") for each in told] == [levels[3]] * 2 + [None]
     assert ear.heard == logs + logs[3:]
     assert log.text.count("DEBUG") >= len(ear.heard)
 
@@ -1244,9 +1269,14 @@ async def test_a_death_costs_only_the_calls_in_flight(notes: Path, log: Logs) ->
             assert await asyncio.gather(*uses) == [{}] * 20
         for told in await asyncio.gather(*calls):
             assert re.search(f"status {KILLED}.*first  words.*not repeated$", told)
+        # Output from before the last answer does not explain an end.
+        last = asyncio.ensure_future(error_of(client, "a", "wait"))
+        await until(lambda: notes.read_text().count("waiting") == 3)
+        os.kill(noted_pids(notes)[-1], 9)
+        assert "words" not in await last
         assert await open_box(client) == first
-    assert len(noted_pids(notes)) == 3
-    assert notes.read_text().count("waiting") == 2  # so none was repeated
+    assert len(noted_pids(notes)) == 4
+    assert notes.read_text().count("waiting") == 3  # so none was repeated
     assert ("workbench", logging.INFO, "[box/a] first  words") in log.record_tuples
 
 
@@ -1523,6 +1553,21 @@ def test_it_ends_and_leaves_nothing(tmp_path: Path) -> None:
     folders = [tmp_path / how for how in ENDINGS]
     with ThreadPoolExecutor() as pool:
         list(pool.map(check_ending, folders, ENDINGS, ENDINGS.values()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it asks Linux for a pipe's size")
+def test_an_answer_whose_write_is_interrupted_comes_whole(tmp_path: Path) -> None:
+    """Also where Python's stdout has no buffer. A stop makes the system write a part."""
+    unbuffered = {"env": ENVIRONMENT | {"PYTHONUNBUFFERED": "1"}}
+    with Wire(tmp_path, io=unbuffered, big=SERVERS["big"]) as wire:
+        answers = [wire.initialize().begin_use("big") for _ in "12"]
+        anyio.run(until, lambda: unread_bytes(wire.process.stdout) == 1 << 16)
+        wire.process.send_signal(signal.SIGSTOP)
+        os.waitpid(wire.process.pid, os.WUNTRACED)
+        wire.process.send_signal(signal.SIGCONT)
+        for request in answers:
+            [block] = wire.answer(request)["result"]["content"]
+            assert block["text"] == "x" * 1_000_000
 
 
 @pytest.mark.skipif(WINDOWS, reason="there, the end of a process ends its servers")
@@ -2370,6 +2415,135 @@ async def test_long_texts_leave_room_for_the_tools(monkeypatch: Monkey) -> None:
     texts = [*whole["servers_failed"].values(), *whole["instructions"].values()]
     assert {len(each) for each in texts} == {10_000 // 42 + 1}
     assert all("inputSchema" in each for each in whole["tools"])
+
+
+# === Room: Approval ===================================================================
+
+MARKED = {"_meta": {"anthropic/requiresUserInteraction": True}}
+GUARDED = {"requireApproval": ["del*"]}
+GUARDED_TOOLS = [tool("echo"), tool("pay", **MARKED), tool("delete"), tool("wait")]
+NO_QUESTION = "a person has to approve this call, and this client cannot ask them: use"
+LONG = {"path": "/x", "padding": " " * 1_000, "force": [{"all": True}] * 30, "end": 1}
+SHOWN_LONG: dict[str, Any] = {
+    "path": "/x",
+    "padding": " " * 200 + "… 800 more characters",
+}
+SHOWN_LONG |= {"force": [{"all": True}] * 20 + ["… 10 more items"], "end": 1}
+
+
+def guarded_server(notes: Path, **more: Any) -> dict[str, Any]:
+    return local(notes=notes, tools=GUARDED_TOOLS, **more) | GUARDED
+
+
+async def test_a_person_approves_each_call_of_a_tool_that_is_named_or_marked(
+    notes: Path,
+) -> None:
+    """And sees all its arguments. Nothing is sent without `accept`."""
+    ear = Ear("elicitation")
+    async with connected(callbacks=ear.callbacks, a=guarded_server(notes)) as client:
+        assert await answer_of(client, "a", "echo", {"x": 1}) == {"x": 1}
+        assert ear.heard == []
+        for name in ("pay", "delete"):
+            assert await answer_of(client, "a", name, LONG) == LONG
+            shown = f"Call box__a__{name} with {workbench.compact(SHOWN_LONG)}?"
+            assert ear.heard.pop(0)["message"] == shown and ear.heard == []
+        sent = notes.read_text()
+        for ear.answer, told in (
+            ({"action": "decline"}, "the client said decline; nothing was sent"),
+            ({"action": "cancel"}, "the client said cancel; nothing was sent"),
+            ({"code": -7, "message": "Asleep"}, "asked: Asleep; nothing was sent"),
+        ):
+            assert told in await error_of(client, "a", "delete")
+        assert "no tool" in await error_of(client, "a", "deleet")
+        assert len(ear.heard) == 3 and notes.read_text() == sent
+
+
+async def test_a_client_without_forms_gets_an_error_for_what_an_entry_names(
+    notes: Path,
+) -> None:
+    """But not for what a server marks, which such a client does not heed itself."""
+    able, unable = Ear("elicitation").callbacks, Ear("nothing").callbacks
+    for mode, callbacks in (("legacy", unable), ("auto", able)):
+        a = guarded_server(notes)
+        async with connected(mode, callbacks=callbacks, a=a) as client:
+            assert NO_QUESTION in await error_of(client, "a", "delete")
+            assert await answer_of(client, "a", "pay") == {}
+    assert "delete" not in notes.read_text()
+    url_alone = types.ElicitationCapability(url=types.UrlElicitationCapability())
+    offered = types.ClientCapabilities(elicitation=url_alone)
+    asking: Any = Namespace(client_params=Namespace(capabilities=offered))
+    assert not workbench._offers_forms(asking)
+
+
+async def test_each_question_belongs_to_its_own_call(notes: Path) -> None:
+    """While a person thinks, calls may be cancelled, and the server may end."""
+    questions: dict[str, asyncio.Future[str]] = {}
+
+    async def ask(_: object, params: Any) -> types.ElicitResult:
+        path = json.loads(params.message.partition(" with ")[2][:-1])["path"]
+        questions[path] = asyncio.get_running_loop().create_future()
+        return types.ElicitResult(action=await questions[path])  # type: ignore[arg-type]
+
+    def call(path: str) -> Any:
+        deleting = answer_of(client, "a", "delete", {"path": path})
+        return asyncio.ensure_future(deleting)
+
+    callbacks = {"elicitation_callback": ask}
+    async with connected(callbacks=callbacks, a=guarded_server(notes)) as client:
+        kept, given_up, late = call("kept"), call("given up"), call("late")
+        await until(lambda: len(questions) == 3)
+        given_up.cancel()
+        os.kill(noted_pids(notes)[0], 9)
+        await until(lambda: not is_alive(noted_pids(notes)[0]))
+        questions["late"].set_result("accept")
+        assert await late == {"path": "late"}
+        questions["kept"].set_result("accept")
+        assert await kept == {"path": "kept"}
+        with suppress(asyncio.InvalidStateError):
+            questions["given up"].set_result("accept")
+        assert await answer_of(client, "a", "echo") == {}
+    assert notes.read_text().count("delete") == 2 and len(noted_pids(notes)) == 2
+
+
+async def test_one_approval_serves_a_call_that_goes_on_elsewhere(
+    notes: Path, monkeypatch: Monkey
+) -> None:
+    """The second process marks a tool that the first one did not."""
+    ear = Ear("elicitation")
+    send_call = workbench.Connection.call
+    lost: list[Any] = []
+
+    async def lose_first(connection: Any, call: Any) -> Any:
+        if not lost:
+            lost.append(connection)
+            connection.mark_closed("lost")
+            raise workbench.NotDelivered("lost")
+        return await send_call(connection, call)
+
+    marking = "if len(open(self.notes).readlines()) > 1:\n"
+    marking += f" self.tools[0] |= {MARKED}\nself.tools_list(request)"
+    a = guarded_server(notes, on={"tools_list": marking})
+    monkeypatch.setattr(workbench.Connection, "call", lose_first)
+    async with connected(callbacks=ear.callbacks, a=a) as client:
+        for name in ("echo", "delete"):
+            lost.clear()
+            assert await answer_of(client, "a", name) == {}
+            assert len(lost) == 1 and len(ear.heard) == 1
+            ear.heard.clear()
+
+
+@pytest.mark.skipif(WINDOWS, reason="there is no terminal of its own to open there")
+def test_a_person_who_types_a_call_has_approved_it(tmp_path: Path, notes: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(configuration(a=guarded_server(notes))))
+    line = [*PYTHON, workbench.__file__, str(config), "--call", "box__a__delete"]
+    _, terminal = os.openpty()
+    for stdin, status in ((terminal, 0), (subprocess.DEVNULL, 1)):
+        process = subprocess.run(
+            line, check=False, stdin=stdin, capture_output=True, text=True
+        )
+        assert process.returncode == status
+        assert (NO_QUESTION in process.stderr) == bool(status)
 
 
 # === Room: Other clients' files =======================================================
