@@ -2898,7 +2898,7 @@ async def test_a_page_that_found_us_is_refused_on_every_route() -> None:
     ]
     for bound_to, host, origin, status in hosts:
         headers = {"Host": host} | ({"Origin": origin} if origin else {})
-        app = httpx2.ASGITransport(workbench.toolbox_app(bound_to))
+        app = httpx2.ASGITransport(workbench.ToolboxApp(bound_to))
         # An answer to a GET that is not refused would never end.
         with anyio.fail_after(PATIENCE):
             async with httpx2.AsyncClient(transport=app, headers=headers) as client:

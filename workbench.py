@@ -23,7 +23,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Approval (63): a person is asked before some calls.
 # Other clients' files (126): tables of servers, keys, and TOML of other clients.
 # Reports (108): `--check` and `--call`.
-# Built-in toolbox (97): `--toolbox`, and the demo where there is no file.
+# Built-in toolbox (101): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
 # Windows (23): the children of servers end, too.
 
@@ -3432,7 +3432,7 @@ from mcp.server.sse import SseServerTransport
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 # The loopback names of this machine, with or without a port.
 LOOPBACK = re.compile(r"(?i)(localhost|\[?::1\]?|127(\.\d+){1,3})(:\d+)?")
@@ -3467,7 +3467,7 @@ async def tell_time(_: object, asked: Time) -> JSON:
     return text_result(datetime.datetime.now(zone).isoformat(timespec="seconds"))
 
 
-# To add a tool, write a class and a function for it, and a row here.
+# To add a tool, write a model and a function for it, and add a row.
 TOOLBOX: dict[str, OwnTool] = {"echo": (Echo, echo), "time": (Time, tell_time)}
 
 
@@ -3477,41 +3477,56 @@ def create_toolbox_server() -> Server[Any]:
     return tool_server("mcp-toolbox", TOOLBOX, declarations, Secrets())
 
 
-def toolbox_app(bound_to: str) -> ASGIApp:
-    """The built-in toolbox as an ASGI application: Streamable HTTP, and older SSE."""
-    server = create_toolbox_server()
-    # Without a host, the SDK leaves the checks of Host and Origin to us.
-    http = server.streamable_http_app(host="")
-    sse = SseServerTransport("/mcp/messages")
+class ToolboxApp:
+    """The built-in toolbox as an ASGI application.
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_renamed(message: Message) -> None:
-            # The SDK says `session_id`, and 404 for an unknown session. Clients of the
-            # older toolbox, in TypeScript, expect `sessionId` and 400.
-            if message.get("status") == 404:
-                message["status"] = 400
-            if message.get("body", b"").startswith(b"event: endpoint"):
-                message["body"] = message["body"].replace(b"session_id", b"sessionId")
-            await send(message)
+    Clients of Streamable HTTP and clients of the older SSE transport use the same URL.
+    """
 
+    def __init__(self, bound_to: str) -> None:
+        self._bound_to = bound_to
+        self._server = create_toolbox_server()
+        # Without a host, the SDK leaves the checks of Host and Origin to us.
+        self._http = self._server.streamable_http_app(host="")
+        self._sse = SseServerTransport("/mcp/messages")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             # The lifespan of the Streamable HTTP sessions.
-            return await http(scope, receive, send)
+            return await self._http(scope, receive, send)
         request = Request(scope)
-        route = f"{request.method} {request.url.path}"
-        if not _is_allowed(request, bound_to):
-            await Response("Invalid Host or Origin", 403)(scope, receive, send)
-        elif request.url.path == "/mcp/messages":
+        if not _is_allowed(request, self._bound_to):
+            refusal = Response("Invalid Host or Origin", 403)
+            return await refusal(scope, receive, send)
+        send_renamed = functools.partial(_send_renamed, send)
+        if request.url.path == "/mcp/messages":
             query = scope["query_string"].replace(b"sessionId=", b"session_id=")
             scope["query_string"] = query
-            await sse.handle_post_message(scope, receive, send_renamed)
-        elif route == "GET /mcp" and "mcp-session-id" not in request.headers:
-            async with sse.connect_sse(scope, receive, send_renamed) as (read, write):
-                await server.run(read, write, server.create_initialization_options())
-        else:
-            await http(scope, receive, send)
+            return await self._sse.handle_post_message(scope, receive, send_renamed)
+        is_stream = request.method == "GET" and request.url.path == "/mcp"
+        # A stream of Streamable HTTP belongs to a session, and one of SSE begins one.
+        if is_stream and "mcp-session-id" not in request.headers:
+            return await self._serve_sse(scope, receive, send_renamed)
+        return await self._http(scope, receive, send)
 
-    return app
+    async def _serve_sse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a client of the older transport, for as long as its stream is open."""
+        options = self._server.create_initialization_options()
+        async with self._sse.connect_sse(scope, receive, send) as (read, write):
+            await self._server.run(read, write, options)
+
+
+async def _send_renamed(send: Send, message: Message) -> None:
+    """Send a part of an answer in the words of the older toolbox, in TypeScript.
+
+    Its clients expect `sessionId`, and 400 for an unknown session. The SDK says
+    `session_id`, and 404.
+    """
+    if message.get("status") == 404:
+        message["status"] = 400
+    if message.get("body", b"").startswith(b"event: endpoint"):
+        message["body"] = message["body"].replace(b"session_id", b"sessionId")
+    await send(message)
 
 
 def _is_allowed(request: Request, bound_to: str) -> bool:
@@ -3533,11 +3548,10 @@ async def serve_http(host: str, port: int) -> int:
     if not LOOPBACK.fullmatch(host):
         log.warning("No authentication: bind to %s in a trusted environment only", host)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    app = toolbox_app(host)
-    config = uvicorn.Config(app, host.strip("[]"), port, log_config=None)
+    settings = uvicorn.Config(ToolboxApp(host), host.strip("[]"), port, log_config=None)
     # Without a timeout, uvicorn would wait for the open streams.
-    config.timeout_graceful_shutdown = 1
-    await uvicorn.Server(config).serve()
+    settings.timeout_graceful_shutdown = 1
+    await uvicorn.Server(settings).serve()
     return 0
 
 
