@@ -2730,6 +2730,8 @@ WHAT = 'arguments: expected a JSON object such as {"text": "hi"}'
 COMMANDS.append((CALL + "x [1]", 1, "", WHAT, {}))
 COMMANDS.append((CALL + "none", 1, "", r"no tool 'none', nearest: \['box__s__", {}))
 COMMANDS.append(("its.json --call box__x", 1, "", f"{NEAR}box__s__x.", {}))
+WHAT = ".*{toolbox}__{server}__{tool}.*--check --verbose.*toolboxes: box"
+COMMANDS.append(("its.json --call echo", 1, "", WHAT, {}))
 COMMANDS.append(("--check --call x", 2, "", rf"{UNFIT}.*\[CONFIG\] --c", {}))
 COMMANDS.append(("--version --check", 0, "mcp-workbench 0.10.0\n", "", {}))
 READING = {"annotations": {"readOnlyHint": True}}
@@ -2741,23 +2743,25 @@ box/slow +ok +\d+\.\d s +1 tool  .*(\n    .*)*
 box/good +ok +\d+\.\d s +2 tools  .*
     its pattern 'no_\*' matches none of its tools
     its pattern 'delte_\*' matches none of its tools
-    box__good__read(\(path, lim *it *\?\))?
-    box__good__x forged ok *(\(\))?
+    box__good__read\(path, lim *it *\?\) is approved before each call
+    box__good__x forged ok *\(\)
     box__good__rm is left out by excludeTools
     box__good__write is left out by --read-only
 box/bad +FAILED +\d+\.\d s .*status 3.*
     first words
     last words
-box/unset +FAILED .* toolboxes.box.mcpServers.unset.command: \${NO} is not set.*
-    toolboxes.box.mcpServers.unset.args: expected a list, found a number
-box/endless +FAILED .{,320}
+box/unset +FAILED .*s.unset.command: \${NO} is not set.*s.unset.args: expected a list.*
+box/endless +FAILED .{,1020}
 2 ok, 3 failed: box/bad, box/unset, box/endless; 2 warnings
 """
 
 
 async def check(data: Any, *options: str) -> int:
     logging.getLogger("workbench").setLevel("DEBUG" if "verbose" in options else "INFO")
-    return await workbench.check(parse(data, read_only="read_only" in options))
+    try:
+        return await workbench.check(parse(data, read_only="read_only" in options))
+    finally:
+        workbench.pattern_log.setLevel(logging.NOTSET)
 
 
 async def test_check_reports(notes: Path, capsys: Capture, monkeypatch: Monkey) -> None:
@@ -2774,9 +2778,9 @@ async def test_check_reports(notes: Path, capsys: Capture, monkeypatch: Monkey) 
         "good": local(tools=tools) | {"toolFilters": ["*", "no_*"]},
         "bad": local(notes=notes, on={"start": die}),
         "unset": {"command": "${NO}", "args": 7},
-        "endless": {"command": "x" * 500},
+        "endless": {"command": "x" * 1_500},
     }
-    servers["good"]["excludeTools"] = ["rm", "delte_*"]
+    servers["good"] |= {"excludeTools": ["rm", "delte_*"], "requireApproval": ["read"]}
     config = configuration(**servers)
     checking = asyncio.ensure_future(check(config, "verbose", "read_only"))
     said, waits = "", ""
@@ -2793,7 +2797,8 @@ async def test_check_reports(notes: Path, capsys: Capture, monkeypatch: Monkey) 
     assert len(noted_pids(notes)) == 1 and "\x1b" not in said
 
 
-async def test_check_tells_what_a_context_holds(capsys: Capture) -> None:
+async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> None:
+    """And warns of a pattern that matches nothing there alone."""
     more: Any = {"title": "t" * 999, "annotations": READING["annotations"]}
     tools = [tool("x", description="ä" * 1_000, **more), tool("filtered out")]
     its = local(tools=tools) | {"toolFilters": ["x"], "excludeTools": ["y"]}
@@ -2803,11 +2808,13 @@ async def test_check_tells_what_a_context_holds(capsys: Capture) -> None:
     whole = int(re.findall("([0-9]+) bytes", server)[0])
     assert whole == pytest.approx(3_250, abs=150)  # with the title, and the keys
     assert idle.startswith("    its pattern") and summary == "1 ok; 1 warning"
+    assert "pattern" not in log.text
     own, native, saved = map(int, re.findall("([0-9]+) bytes", " ".join(rest)))
     assert 900 < own < 1_400
     assert native == pytest.approx(2_050, abs=50) and saved == native - own
     assert await check(configuration(s=local(tools=[tool("x")]))) == 0
-    assert "saved" not in capsys.readouterr().out  # and nobody saves less than nothing
+    assert "saved" not in (shown := capsys.readouterr().out)
+    assert "So few tools cost less natively" in shown
     assert await check({"toolboxes": {}}) == 1
     assert "No server is configured" in capsys.readouterr().out
 

@@ -20,9 +20,9 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Remote servers (254): a `url`.
 # Sign-in (176): `--login`, for remote servers.
 # Brief answers (93): without them, an answer of `open_toolbox` is whole, however long.
-# Approval (63): a person is asked before some calls.
+# Approval (67): a person is asked before some calls.
 # Other clients' files (126): tables of servers, keys, and TOML of other clients.
-# Reports (108): `--check` and `--call`.
+# Reports (115): `--check` and `--call`.
 # Built-in toolbox (101): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
 # Windows (23): the children of servers end, too.
@@ -3020,6 +3020,13 @@ def needs_approval(connection: Connection, tool: str) -> bool:
     return is_named or is_marked(connection.tools[tool])
 
 
+def describe_approval(connection: Connection, tool: str) -> str:
+    """What a report says of a tool whose calls a person approves."""
+    if needs_approval(connection, tool):
+        return " is approved before each call"
+    return ""
+
+
 async def approve(server: DownstreamServer, call: ToolCall) -> None:
     """Ask the person about a call, if need be. Raises `ToolError` unless approved.
 
@@ -3288,7 +3295,7 @@ async def check(config: WorkbenchConfig) -> int:
         for name in config.toolboxes:
             workbench.servers_of(name)
         servers = workbench.open_servers()
-        # The lines of the report have these warnings.
+        # The report has the warnings of patterns, so the log need not.
         pattern_log.setLevel(logging.ERROR)
         if not servers:
             print(f"No server is configured: {config.source}")
@@ -3298,17 +3305,10 @@ async def check(config: WorkbenchConfig) -> int:
         await asyncio.gather(*checks)
         reminder.cancel()
         up = in_state(State.UP, servers)
-        warnings = sum(len(server.connection.find_idle_patterns()) for server in up)
-        failed = [_short_name(server) for server in servers if server not in up]
-        summary = f"{len(up)} ok"
-        if failed:
-            summary += f", {len(failed)} failed: {', '.join(failed)}"
-        if warnings:
-            summary += f"; {warnings} warning{'s' if warnings > 1 else ''}"
-        print(summary)
+        _print_summary(servers, up)
         if up:
             _print_context(workbench)
-    return int(bool(failed))
+        return int(len(up) < len(servers))
 
 
 async def _tell_what_is_awaited(servers: Servers) -> None:
@@ -3318,66 +3318,88 @@ async def _tell_what_is_awaited(servers: Servers) -> None:
     print(f"waiting for: {names}", file=sys.stderr)
 
 
+def _short_name(server: DownstreamServer) -> str:
+    # In another client's file, each server is a toolbox of its own name.
+    return server.name.removeprefix(f"{server.server_name}/")
+
+
 async def _check_server(workbench: Workbench, server: DownstreamServer) -> None:
     """Start a server, and print a line about it, with further lines indented below."""
     began = anyio.current_time()
     connection = server.start()
     await connection.reach(State.UP)
     seconds = anyio.current_time() - began
+    width = max(len(_short_name(each)) for each in workbench.open_servers())
+    start = f"{_short_name(server):{width}}"
     if connection.state is State.UP:
-        verdict = "ok    "
-        asked = OpenToolbox(toolbox_name=server.toolbox_name)
-        answer = workbench.compose(asked, [server])
-        noun = "tool " if len(connection.tools) == 1 else "tools"
-        cost = _cost(len(compact(answer).encode()))
-        lines = [f"{len(connection.tools):4} {noun} {cost}"]
-        lines += connection.find_idle_patterns()
+        print(f"{start}  ok     {seconds:6.1f} s  {_describe_cost(workbench, server)}")
+        details = connection.find_idle_patterns()
         if log.isEnabledFor(logging.DEBUG):  # --verbose
-            lines += _describe_tools(server)
+            details += _describe_tools(server)
     else:
-        verdict = "FAILED"
-        # Further problems of its entry stand in the reason, too.
-        lines = [*connection.reason.split("; "), *connection.output]
-    width = max(map(len, map(_short_name, workbench.open_servers())))
-    start = f"{_short_name(server):{width}}  {verdict} {seconds:6.1f} s"
-    print(f"{start}  {lines[0]:.300}", *lines[1:], sep="\n    ")
+        reason = shorten(connection.reason, 1_000)
+        print(f"{start}  FAILED {seconds:6.1f} s  {reason}")
+        details = list(connection.output)
+    for line in details:
+        print(f"    {line}")
+
+
+def _describe_cost(workbench: Workbench, server: DownstreamServer) -> str:
+    """The number of a server's tools, and the size of the answer that has them all."""
+    asked = OpenToolbox(toolbox_name=server.toolbox_name)
+    answer = compact(workbench.compose(asked, [server]))
+    count = len(server.connection.tools)
+    noun = "tool " if count == 1 else "tools"
+    return f"{count:4} {noun} {_cost(len(answer.encode()))}"
 
 
 def _describe_tools(server: DownstreamServer) -> list[str]:
     """A line for each tool with its arguments, and for each that is left out."""
+    connection = server.connection
     lines = []
-    for name, tool in server.connection.tools.items():
+    for name, tool in connection.tools.items():
         line = server.prefix + name
         schema = tool.input_schema  # room: Brief answers
         line += f"({list_keys(schema, schema)})"  # room: Brief answers
+        line += describe_approval(connection, name)  # room: Approval
         lines.append(line)
-    for name, hidden_by in server.connection.left_out.items():
+    for name, hidden_by in connection.left_out.items():
         lines.append(f"{server.prefix}{name} is left out by {hidden_by}")
     # A server's names may have line feeds and controls of a terminal.
     return [" ".join(CONTROLS.sub(" ", line).split()) for line in lines]
 
 
-def _short_name(server: DownstreamServer) -> str:
-    # In another client's file, each server is a toolbox of its own name.
-    return server.name.removeprefix(f"{server.server_name}/")
+def _print_summary(servers: Servers, up: Servers) -> None:
+    """Print a line such as `9 ok, 1 failed: notion; 2 warnings`."""
+    summary = f"{len(up)} ok"
+    failed = [_short_name(server) for server in servers if server not in up]
+    if failed:
+        summary += f", {len(failed)} failed: {', '.join(failed)}"
+    warnings = sum(len(server.connection.find_idle_patterns()) for server in up)
+    if warnings == 1:
+        summary += "; 1 warning"
+    elif warnings:
+        summary += f"; {warnings} warnings"
+    print(summary)
 
 
 def _print_context(workbench: Workbench) -> None:
     """Print what a model's context holds with the workbench, and without."""
-    config = workbench.config
     tools: list[types.Tool] = []
     for server in workbench.open_servers():
         tools += server.connection.tools.values()
     # Clients pass on only these parts of a tool's declaration to a model.
     parts = {"__all__": {"name", "description", "input_schema"}}
-    own = to_json(declare_meta_tools(config), include=parts)
-    before = own + instructions(config).encode()
+    own = len(to_json(declare_meta_tools(workbench.config), include=parts))
+    own += len(instructions(workbench.config).encode())
     natively = len(to_json(tools, include=parts))
     print("A model's context holds:")
-    print(_cost(len(before)), "before anything is opened")
+    print(_cost(own), "before anything is opened")
     print(_cost(natively), f"natively, if all {len(tools)} tools are loaded at once")
-    if natively > len(before):
-        print(_cost(natively - len(before)), "saved until a toolbox is opened")
+    if natively > own:
+        print(_cost(natively - own), "saved until a toolbox is opened")
+    else:
+        print("So few tools cost less natively: the workbench saves with more of them.")
 
 
 def _cost(size: int) -> str:
@@ -3392,8 +3414,9 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
         called = {"tool_name": name, "arguments": " ".join(words)}
         result = await client.call_tool("use_tool", called)
     output = result.model_dump_json(indent=2, by_alias=True, exclude_unset=True)
-    if {block.type for block in result.content} == {"text"}:
-        output = "\n".join(getattr(block, "text", "") for block in result.content)
+    texts = [b.text for b in result.content if isinstance(b, types.TextContent)]
+    if texts and len(texts) == len(result.content):
+        output = "\n".join(texts)
     stream = sys.stderr if result.is_error else sys.stdout
     if stream.isatty():
         output = CONTROLS.sub(" ", output)
@@ -3403,17 +3426,13 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
 
 MODES["check"] = Mode(
     "[CONFIG] --check [--read-only]",
-    {"action": "store_true", "help": "start every server, and report on each"},
+    {"action": "store_true", "help": "check every server; --verbose lists its tools"},
     lambda options, secrets: check(find_config(options, secrets)),
     goes_with=("config", "read_only"),
 )
 MODES["call"] = Mode(
     "[CONFIG] --call NAME [JSON] [--read-only]",
-    {
-        "nargs": "+",
-        "metavar": ("NAME", "JSON"),
-        "help": "call a tool, by its full name",
-    },
+    {"nargs": "+", "metavar": ("NAME", "JSON"), "help": "call a tool by its full name"},
     lambda options, secrets: call_once(find_config(options, secrets), *options.call),
     goes_with=("config", "read_only"),
 )
