@@ -2299,6 +2299,8 @@ CIRCLE = LIST | {"items": {"$ref": "#/$defs/circle"}}
 ARGUMENTS: list[tuple[Any, str]] = [  # the schema of an argument, and how it is shown
     ({"enum": ["a", None, 1, {}]}, ": a|null|1|{}"),
     ({"enum": list("abcdef")}, ": a|b|c|d|e|…"),
+    # Quoted, because it has a sign, a comma or a quote, or nothing at all.
+    ({"enum": ["|", ",", "'", '"', ""]}, ": " + r'''"|"|","|"'"|"\""|""'''),
     ({"type": ["array", "null"], "items": {"enum": ["a", "b"]}}, ": [a|b]"),
     (LIST | {"items": EDIT}, ": [{old, new?: []}]"),
     (MANY, ": {" + ", ".join(f"k{n}?" for n in range(9)) + ", …}"),
@@ -2311,9 +2313,10 @@ ARGUMENTS: list[tuple[Any, str]] = [  # the schema of an argument, and how it is
 DESCRIPTIONS = {"plain": "plain", "two\n lines": "two lines", "x" * 60: "x" * 60}
 ORDINARY = "[tool(f't{n}', description='d' * 70, inputSchema={'type': 'object', "
 ORDINARY += "'required': ['path'], 'properties': {'path': {}, 'limit': {}}})"
-# Numbers of tools, and how the first is listed: as they do not fit, less is shown.
-LEVELS = {50: f"(path, limit?): {'d' * 60}…", 150: "(path, limit?)", 300: "(path, …)"}
-LEVELS[600] = ""
+# Numbers of tools, how the first is listed, and what the lines lack to be shorter.
+LEVELS = {50: (f"(path, limit?): {'d' * 60}…", ""), 150: ("(path, limit?)", "")}
+LEVELS[300] = ("(path, …)", " and optional arguments")
+LEVELS[600] = ("", " and arguments")
 
 
 def long(tools: str, manual: str = "''") -> dict[str, Any]:
@@ -2365,14 +2368,16 @@ async def test_a_brief_answer_has_each_tool_in_one_line(monkeypatch: Monkey) -> 
 
 
 async def test_a_long_brief_answer_has_no_descriptions_then_fewer_arguments() -> None:
-    """Names are always there."""
+    """Names are always there, and its note says what is missing and how to get it."""
     servers = {f"s{n}": long(f"{ORDINARY} for n in range({n})]") for n in LEVELS}
     async with connected(**servers) as client:
-        for number, line in LEVELS.items():
-            tools = (await open_briefly(client, f"s{number}__*"))["tools"]
-            assert tools[0] == f"box__s{number}__t0{line}"
-            assert len(tools) == number
-            assert number == 600 or len("".join(tools)) <= 8_000
+        for number, (line, missing) in LEVELS.items():
+            answer = await open_briefly(client, f"s{number}__*")
+            assert answer["tools"][0] == f"box__s{number}__t0{line}"
+            assert len(answer["tools"]) == number
+            assert number == 600 or len("".join(answer["tools"])) <= 8_000
+            lacking = f"lack descriptions{missing}: `SERVER__*`, "
+            assert (lacking in answer["note"]) == (number > 50), answer["note"]
 
 
 async def test_ordinary_tools_come_whole_and_the_longest_give_way() -> None:
@@ -2390,13 +2395,15 @@ async def test_ordinary_tools_come_whole_and_the_longest_give_way() -> None:
             (["n150__*"], 150, {"name"}),
             (["n900__*"], 900, {"name"}),
             (["n26__tool-1", "big__b0", "huge"], 1, {"name"}),
+            (["box__huge__huge", "box__big__b1"], 1, {"name"}),
         ):
             answer = await open_box(client, parts)
             lacking = [t for t in answer["tools"] if "inputSchema" not in t]
             assert len(lacking) == missing, parts
             assert all(least <= each.keys() for each in answer["tools"])
-            has_told = re.search(f"{missing} .*no schema.* full names", answer["note"])
-            assert bool(has_told) == bool(missing)
+            how = "fewer full names" if "box__huge__huge" in parts else "full names"
+            told = f"{missing} of .* no schema here: get it with {how} in"
+            assert bool(re.search(told, answer["note"])) == bool(missing)
             names_alone = all(len(each) == 1 for each in answer["tools"])
             assert len(workbench.compact(answer)) <= 30_000 or names_alone
         [alone] = (await open_box(client, "huge"))["tools"]

@@ -19,10 +19,10 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # elsewhere that end in `# room: ` and its name:
 # Remote servers (254): a `url`.
 # Sign-in (176): `--login`, for remote servers.
-# Brief answers (93): without them, an answer of `open_toolbox` is whole, however long.
+# Brief answers (115): without them, an answer of `open_toolbox` is whole, however long.
 # Approval (67): a person is asked before some calls.
 # Other clients' files (126): tables of servers, keys, and TOML of other clients.
-# Reports (115): `--check` and `--call`.
+# Reports (114): `--check` and `--call`.
 # Built-in toolbox (101): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
 # Windows (23): the children of servers end, too.
@@ -2845,11 +2845,17 @@ MODES["login"] = Mode(
 
 ANSWER_LIMIT = 30_000  # characters of an answer; clients cut longer ones
 LINES_LIMIT = 8_000  # characters of the lines of a brief answer
-DEPTH = 4  # to which a line looks into a schema
+DEPTH = 4  # steps from the value of an argument into its schema
+# What the lines may lack, the least first.
+LEFT_OUT: list[tuple[str, ...]] = [(), ("descriptions",)]
+LEFT_OUT += [("descriptions", "optional arguments"), ("descriptions", "arguments")]
 
 _SIGNS = "Signs: `?` optional, `[]` list, `{}` object with its keys, `|` between "
 _SIGNS += "values, `…` more. Keep `brief`: a full name in `tools` brings the schema."
-_WITHOUT = "{} of {} tools have no schema here: get it with full names in `tools`."
+_LACKING = "So many lines lack {}: `SERVER__*`, or a part of it, brings these back."
+_DROPPED = "{} of {} tools have no schema here: get it with {} in `tools`."
+# A text without signs, commas, quotes and control characters.
+_CLEAR = re.compile(r"""[^?\[\]{}|…,"'\0-\x1f]+""")
 
 
 class OpenBriefly(OpenToolbox, title="Open Toolbox"):
@@ -2863,79 +2869,92 @@ class OpenBriefly(OpenToolbox, title="Open Toolbox"):
     brief: bool = False
 
 
-META_TOOLS["open_toolbox"] = (OpenBriefly, open_toolbox)
+META_TOOLS["open_toolbox"] = OpenBriefly, open_toolbox
 
 
 def fit(answer: JSON, asked: OpenToolbox) -> None:
     """Bring an answer of `open_toolbox` within its limit, if possible.
 
-    Names always stay. In a brief answer, a tool that is named in full comes whole.
+    Names always stay. A tool that is alone in its answer stays whole.
     """
-    texts = len(answer["servers_failed"]) + len(answer["instructions"])
-    for group in (answer["servers_failed"], answer["instructions"]):
-        for name, text in group.items():
-            group[name] = shorten(text, ANSWER_LIMIT // 3 // texts)
+    reasons, manuals = answer["servers_failed"], answer["instructions"]
+    for texts in (reasons, manuals):
+        for name, text in texts.items():
+            share = ANSWER_LIMIT // 3 // (len(reasons) + len(manuals))
+            texts[name] = shorten(text, share)
     if isinstance(asked, OpenBriefly) and asked.brief:
-        answer["tools"] = make_lines(answer["tools"], asked.tools)
-        answer["note"] = f"{answer['note']} {_SIGNS}".strip()
+        list_in_lines(answer, asked.tools)
     if len(answer["tools"]) > 1:
-        drop_schemas(answer)
+        drop_schemas(answer, asked.tools)
 
 
-def make_lines(tools: list[JSON], names: list[str]) -> list[JSON | str]:
-    """A line for each tool, but for those that are named in full.
+def list_in_lines(answer: JSON, patterns: list[str]) -> None:
+    """Put a line in place of each tool that is not named in full.
 
-    Where the lines are too long, all lose their descriptions, then the arguments that
-    are optional, and then the others.
+    If the lines are too long, all of them are made again without the next parts.
     """
-    lines: list[JSON | str] = []
-    for level in range(4):
-        lines = []
-        for tool in tools:
-            lines.append(tool if tool["name"] in names else make_line(tool, level))
-        if sum(len(line) for line in lines if isinstance(line, str)) <= LINES_LIMIT:
+    listed = [tool for tool in answer["tools"] if tool["name"] not in patterns]
+    for left_out in LEFT_OUT:
+        lines = {tool["name"]: make_line(tool, left_out) for tool in listed}
+        if len("".join(lines.values())) <= LINES_LIMIT:
             break
-    return lines
+    answer["tools"] = [lines.get(tool["name"], tool) for tool in answer["tools"]]
+    add_to_note(answer, _SIGNS)
+    if left_out:
+        add_to_note(answer, _LACKING.format(" and ".join(left_out)))
 
 
-def make_line(tool: JSON, level: int) -> str:
+def make_line(tool: JSON, left_out: tuple[str, ...]) -> str:
     """A tool as `name(path, mode: a|b, limit?): What it does…`, or less of it."""
-    line, schema = str(tool["name"]), tool["inputSchema"]
-    if level < 3:
-        line += f"({list_keys(schema, schema, has_optional=level < 2)})"
-    if level == 0:
-        line += ": " + shorten(" ".join(tool["description"].split()), 60)
+    line = str(tool["name"])
+    if "arguments" not in left_out:
+        has_optional = "optional arguments" not in left_out
+        line += list_arguments(tool["inputSchema"], has_optional)
+    if "descriptions" not in left_out:
+        description = " ".join(tool["description"].split())
+        line += f": {shorten(description, 60)}"
     return line
 
 
-def drop_schemas(answer: JSON) -> None:
-    """Take the schema from the longest tool, the next time all else but its name.
+def drop_schemas(answer: JSON, patterns: list[str]) -> None:
+    """Shorten the longest tool, again and again, until the answer is within its limit.
 
-    The longest is found anew, until the answer is within its limit.
+    A tool loses its schema first, and the next time all else but its name.
     """
-    tools = [tool for tool in answer["tools"] if isinstance(tool, dict)]
-    sizes = [len(compact(tool)) for tool in tools]
+    tools = {tool["name"]: tool for tool in answer["tools"] if isinstance(tool, dict)}
+    # Only tools that can still be shortened are in here.
+    sizes = {name: len(compact(tool)) for name, tool in tools.items()}
     # The note will have one more sentence.
-    excess = len(compact(answer)) + len(_WITHOUT) - ANSWER_LIMIT
-    while excess > 0 and any(sizes):
-        longest = sizes.index(max(sizes))
-        tool = tools[longest]
-        keys = {"inputSchema"} if "inputSchema" in tool else tool.keys() - {"name"}
-        for key in keys:
-            del tool[key]
-        size = len(compact(tool))
-        excess -= sizes[longest] - size
-        sizes[longest] = size if len(tool) > 1 else 0
-    count = sum("inputSchema" not in tool for tool in tools)
-    if count:
-        text = _WITHOUT.format(count, len(tools))
-        answer["note"] = f"{answer['note']} {text}".strip()
+    excess = len(compact(answer)) + len(_DROPPED) + 20 - ANSWER_LIMIT
+    while excess > 0 and sizes:
+        name = max(sizes, key=sizes.__getitem__)
+        tool = tools[name]
+        excess -= sizes.pop(name)
+        if "inputSchema" in tool:
+            del tool["inputSchema"]
+            sizes[name] = len(compact(tool))
+        else:
+            tool.clear()
+            tool["name"] = name
+        excess += len(compact(tool))
+    without = [name for name, tool in tools.items() if "inputSchema" not in tool]
+    if without:
+        # With full names alone, a model would ask for the same again.
+        how = "fewer full names" if set(without) <= set(patterns) else "full names"
+        add_to_note(answer, _DROPPED.format(len(without), len(tools), how))
 
 
-def list_keys(
-    owner: JSON, schema: JSON, depth: int = DEPTH, has_optional: bool = True
-) -> str:
-    """The arguments of a tool, or at most nine keys of an object within: `a, b: []`.
+def add_to_note(answer: JSON, sentence: str) -> None:
+    answer["note"] = f"{answer['note']} {sentence}".strip()
+
+
+def list_arguments(schema: JSON, has_optional: bool = True) -> str:
+    """The arguments of a tool as `(path, mode: a|b, limit?)`."""
+    return f"({', '.join(list_keys(schema, schema, DEPTH, has_optional))})"
+
+
+def list_keys(owner: JSON, schema: JSON, depth: int, has_optional: bool) -> list[str]:
+    """The keys of an object, each as `path`, `mode: a|b` or `limit?`.
 
     `schema` is that of the tool, to which a `$ref` in `owner` points.
     """
@@ -2945,14 +2964,14 @@ def list_keys(
     for name, value in properties.items():
         if name not in required and not has_optional:
             continue
-        text = name if name in required else f"{name}?"
+        key = name if name in required else f"{name}?"
         values = outline(value, schema, depth)
-        keys.append(f"{text}: {values}" if values else text)
-    if depth < DEPTH:
-        del keys[9:]
+        if values:
+            key += f": {values}"
+        keys.append(key)
     if len(keys) < len(properties):
         keys.append("…")
-    return ", ".join(keys)
+    return keys
 
 
 def outline(value: Any, schema: JSON, depth: int) -> str:
@@ -2960,18 +2979,25 @@ def outline(value: Any, schema: JSON, depth: int) -> str:
     # A schema may refer to itself.
     if depth < 1:
         return ""
-    path = look_up(value, "$ref", str).split("/")[1:]
-    if path:
-        return outline(functools.reduce(look_up, path, schema), schema, depth - 1)
+    reference = look_up(value, "$ref", str)
+    if reference:
+        target = functools.reduce(look_up, reference.split("/")[1:], schema)
+        return outline(target, schema, depth - 1)
     values = look_up(value, "enum", list)
     if values:
-        shown = [compact(each).strip('"') for each in values[:5]]
-        return "|".join(shown + ["…"] * (len(values) > 5))
+        shown = [show_value(each) for each in values[:5]]
+        if len(values) > 5:
+            shown.append("…")
+        return "|".join(shown)
     kinds = [look_up(value, "type", str), *look_up(value, "type", list)]
     if "array" in kinds:
         return f"[{outline(look_up(value, 'items'), schema, depth - 1)}]"
     if "object" in kinds:
-        return f"{{{list_keys(value, schema, depth - 2)}}}"
+        # An object takes two steps, because its keys make a line long.
+        keys = list_keys(value, schema, depth - 2, has_optional=True)
+        if len(keys) > 9:
+            keys[9:] = ["…"]
+        return "{" + ", ".join(keys) + "}"
     # An optional argument is often a union with null.
     for union in ("anyOf", "oneOf", "allOf"):
         for part in look_up(value, union, list):
@@ -2981,11 +3007,21 @@ def outline(value: Any, schema: JSON, depth: int) -> str:
     return ""
 
 
+def show_value(value: Any) -> str:
+    """A value of an enumeration; as JSON, unless it is a text that is clear as it is."""
+    if isinstance(value, str) and _CLEAR.fullmatch(value):
+        return value
+    return compact(value)
+
+
 def look_up(schema: Any, key: str, kind: type[Any] = dict) -> Any:
-    """The value of a schema's key, or an empty one where it is of another kind."""
-    # Servers in Go write null for what is empty, and `true` is a schema, too.
-    value = schema.get(key) if isinstance(schema, dict) else None
-    return value if isinstance(value, kind) else kind()
+    """The value of a schema's key, or an empty one if it is not of this kind.
+
+    A schema may be `true`, and servers in Go write null for what is empty.
+    """
+    if isinstance(schema, dict) and isinstance(schema.get(key), kind):
+        return schema[key]
+    return kind()
 
 
 # === Room: Approval ===================================================================
@@ -3359,8 +3395,7 @@ def _describe_tools(server: DownstreamServer) -> list[str]:
     lines = []
     for name, tool in connection.tools.items():
         line = server.prefix + name
-        schema = tool.input_schema  # room: Brief answers
-        line += f"({list_keys(schema, schema)})"  # room: Brief answers
+        line += list_arguments(tool.input_schema)  # room: Brief answers
         line += describe_approval(connection, name)  # room: Approval
         lines.append(line)
     for name, hidden_by in connection.left_out.items():
