@@ -2456,9 +2456,12 @@ async def test_a_person_approves_each_call_of_a_tool_that_is_named_or_marked(
             assert ear.heard.pop(0)["message"] == shown and ear.heard == []
         sent = notes.read_text()
         for ear.answer, told in (
-            ({"action": "decline"}, "the client said decline; nothing was sent"),
-            ({"action": "cancel"}, "the client said cancel; nothing was sent"),
-            ({"code": -7, "message": "Asleep"}, "asked: Asleep; nothing was sent"),
+            ({"action": "decline"}, "the client answered: decline; nothing was sent"),
+            ({"action": "cancel"}, "the client answered: cancel; nothing was sent"),
+            (
+                {"code": -7, "message": "Asleep"},
+                "answered: error -7, Asleep; nothing was sent",
+            ),
         ):
             assert told in await error_of(client, "a", "delete")
         assert "no tool" in await error_of(client, "a", "deleet")

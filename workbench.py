@@ -59,14 +59,9 @@ import queue
 import re
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import (
-    AbstractAsyncContextManager,
-    asynccontextmanager,
-    contextmanager,
-    suppress,
-)
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import sleep
@@ -1847,6 +1842,7 @@ class Secrets:
 
 _REFUSAL_TIMEOUT = 5.0  # for a client to read why it is not served
 _PROBE = "server/discover"  # the first message of clients that know the newer era
+Work = Awaitable[int]  # which results in an exit status
 
 
 class Stdio:
@@ -1972,15 +1968,12 @@ def _end_by_force(status: int) -> None:
     os._exit(status)
 
 
-@contextmanager
-def stopped_by_signals(status: int) -> Iterator[None]:
-    """A block that a signal cancels. Then the process exits in time, with this status.
+def stop_at_signals(scope: anyio.CancelScope, status: int) -> None:
+    """Have signals cancel this scope, and the process then exit in time.
 
-    The handlers stay when the block is left, because a second signal must not stop the
-    cleanup.
+    The handlers stay until the end, because a second signal must not stop the cleanup.
     """
     loop = asyncio.get_running_loop()
-    scope = anyio.CancelScope()
 
     def stop(*_: object) -> None:
         count_down(status)
@@ -1990,13 +1983,9 @@ def stopped_by_signals(status: int) -> Iterator[None]:
     for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), stop)
-    with scope:
-        yield
 
 
-async def run_to_exit(
-    work: Awaitable[int], stopped: int, lines: queue.Queue[Any]
-) -> None:
+async def run_to_exit(work: Work, stopped: int, lines: queue.Queue[Any]) -> None:
     """Do the work, write the last lines of the log, and exit.
 
     The exit status is the result of the work, 1 after an error, or `stopped` if a
@@ -2009,8 +1998,10 @@ async def run_to_exit(
     # A look-up of a host's name may hang, and with few threads keep others waiting.
     loop.set_default_executor(ThreadPoolExecutor(100))
     status = stopped
+    scope = anyio.CancelScope()
+    stop_at_signals(scope, stopped)
     try:
-        with stopped_by_signals(stopped):
+        with scope:
             status = await work
     except Exception as error:
         # An error that left this function would end the process without `os._exit`.
@@ -2043,12 +2034,12 @@ class Mode(NamedTuple):
 
     usage: str  # how it is asked for
     option: JSON  # the settings of its option, as `argparse` wants them
-    work: Callable[[argparse.Namespace, Secrets], Awaitable[int]]
+    work: Callable[[argparse.Namespace, Secrets], Work]
     goes_with: tuple[str, ...] = ()  # the other options that may be given with it
     serves: bool = False  # a client, until the client or a signal ends it
 
 
-def serve(options: argparse.Namespace, secrets: Secrets) -> Awaitable[int]:
+def serve(options: argparse.Namespace, secrets: Secrets) -> Work:
     """Serve the workbench over stdin and stdout."""
     config = find_config(options, secrets)
     log.info("Serving %s: %s", list(config.toolboxes), config.source)
@@ -2096,13 +2087,16 @@ def parse_arguments() -> tuple[argparse.Namespace, Mode]:
     version = f"mcp-workbench {__version__}"
     parser.add_argument("--version", action="version", version=version)
     options = parser.parse_args()
-    given = []
+    given = set()
     for name, value in vars(options).items():
         if value not in (None, False):
-            given.append(name)
-    asked = [name for name in MODES if name in given] or ["config"]
-    mode = MODES[asked[-1]]
-    if set(given) - {asked[-1], "verbose", *mode.goes_with}:
+            given.add(name)
+    asked = "config"
+    for name in MODES:
+        if name in given:
+            asked = name
+    mode = MODES[asked]
+    if given - {asked, "verbose", *mode.goes_with}:
         parser.error(f"options that do not go together; expected: {mode.usage}")
     return options, mode
 
@@ -3029,9 +3023,9 @@ def look_up(schema: Any, key: str, kind: type[Any] = dict) -> Any:
 # their server names, and of those that the server marks. Without this room, a server
 # whose entry has `requireApproval` is not started, and no mark is heeded.
 
-# A long text in the arguments could push what matters out of the dialog.
-_SHOWN_TEXT = 200  # characters of a text that are shown
-_SHOWN_ITEMS = 20  # items of a list that are shown
+# More of a long value could push out of sight what matters.
+_SHOWN_CHARACTERS = 200  # of a text
+_SHOWN_ITEMS = 20  # of a list
 
 KEYS["requireApproval"] = Key(ValueReader.read_patterns, [])
 TYPED: set[str] = set()  # the full names of tools that a person calls with `--call`
@@ -3043,17 +3037,17 @@ def note_typed(full_name: str) -> None:
         TYPED.add(full_name)
 
 
-def is_marked(tool: types.Tool) -> bool:
-    """Whether its server wants a person to be asked before each call of the tool."""
-    meta = tool.meta or {}
-    return meta.get("anthropic/requiresUserInteraction") is True
+def is_named(connection: Connection, tool: str) -> bool:
+    """Whether the entry of the server asks for an approval of each call of a tool."""
+    patterns = connection.entry.values["requireApproval"]
+    return any(matches(tool, pattern) for pattern in patterns)
 
 
 def needs_approval(connection: Connection, tool: str) -> bool:
-    """Whether a person approves each call of this tool of the connection."""
-    patterns = connection.entry.values["requireApproval"]
-    is_named = any(matches(tool, pattern) for pattern in patterns)
-    return is_named or is_marked(connection.tools[tool])
+    """Whether the entry of the server, or the server itself, asks for an approval."""
+    meta = connection.tools[tool].meta or {}
+    is_marked = meta.get("anthropic/requiresUserInteraction") is True
+    return is_marked or is_named(connection, tool)
 
 
 def describe_approval(connection: Connection, tool: str) -> str:
@@ -3066,30 +3060,29 @@ def describe_approval(connection: Connection, tool: str) -> str:
 async def approve(server: DownstreamServer, call: ToolCall) -> None:
     """Ask the person about a call, if need be. Raises `ToolError` unless approved.
 
-    The server is up then, and its tool and the arguments are checked. Nothing is
-    awaited after it is found that nobody has to be asked.
+    Nothing is awaited after it was found that nobody has to be asked.
 
     https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation
     """
+    # The server is up then, and has the tool.
     connection = await server.connect_for(call)
     if call.is_approved or call.full_name in TYPED:
         return
     if not needs_approval(connection, call.tool):
         return
     client = server.workbench.client
-    if client is None or not _offers_forms(client):
-        patterns = connection.entry.values["requireApproval"]
-        if any(matches(call.tool, pattern) for pattern in patterns):
-            how = "use one that can, such as Claude Code, Codex, VS Code or Cursor"
-            told = "a person has to approve this call, and this client cannot ask them"
-            raise ToolError(f"{told}: {how}")
-        return  # as such a client ignores the server's mark itself
-    await _ask(client, call)
-    call.is_approved = True
+    if client is not None and _offers_forms(client):
+        await _ask(client, call)
+        call.is_approved = True
+    elif is_named(connection, call.tool):
+        how = "use one that can, such as Claude Code, Codex, VS Code or Cursor"
+        told = "a person has to approve this call, and this client cannot ask them"
+        raise ToolError(f"{told}: {how}")
+    # Otherwise the server alone asks for it, and such a client does not heed servers.
 
 
 def _offers_forms(client: ServerSession) -> bool:
-    """Whether a client can ask its user; `{}` stands for forms, `{"url": {}}` not."""
+    """Whether a client can ask its user: `{}` stands for forms, `{"url": {}}` does not."""
     if client.client_params is None:
         return False
     offered = client.client_params.capabilities.elicitation
@@ -3100,19 +3093,19 @@ def _offers_forms(client: ServerSession) -> bool:
 
 async def _ask(client: ServerSession, call: ToolCall) -> None:
     """Show a call to the person. Raises `ToolError` if the answer is not `accept`."""
-    arguments = compact(_shorten_values(call.arguments))
+    shown = f"Call {call.full_name} with {compact(_shorten_values(call.arguments))}?"
     form = types.ElicitRequestFormParams(
-        message=CONTROLS.sub(" ", f"Call {call.full_name} with {arguments}?"),
+        message=CONTROLS.sub(" ", shown),
         requested_schema={"type": "object", "properties": {}},
     )
     request = types.ElicitRequest(params=form)
     try:
         answer = await client.send_request(request, types.ElicitResult)
+        action: str = answer.action
     except MCPError as error:
-        told = f"a person has to approve this call, and could not be asked: {error}"
-        raise ToolError(f"{told}; nothing was sent") from None
-    if answer.action != "accept":
-        told = f"a person has to approve this call, and the client said {answer.action}"
+        action = f"error {error.code}, {error}"
+    if action != "accept":
+        told = f"a person has to approve this call, and the client answered: {action}"
         raise ToolError(f"{told}; nothing was sent")
 
 
@@ -3125,8 +3118,9 @@ def _shorten_values(value: Any) -> Any:
         if len(value) > _SHOWN_ITEMS:
             items.append(f"… {len(value) - _SHOWN_ITEMS} more items")
         return items
-    if isinstance(value, str) and len(value) > _SHOWN_TEXT:
-        return f"{value[:_SHOWN_TEXT]}… {len(value) - _SHOWN_TEXT} more characters"
+    if isinstance(value, str) and len(value) > _SHOWN_CHARACTERS:
+        missing = len(value) - _SHOWN_CHARACTERS
+        return f"{value[:_SHOWN_CHARACTERS]}… {missing} more characters"
     return value
 
 
@@ -3624,7 +3618,7 @@ DEFAULT["toolboxes"]["demo"] = {
 }
 
 
-def serve_toolbox(options: argparse.Namespace, _: Secrets) -> Awaitable[int]:
+def serve_toolbox(options: argparse.Namespace, _: Secrets) -> Work:
     """Serve the built-in toolbox, over stdio or HTTP."""
     if options.http:
         return serve_http(*options.http)
