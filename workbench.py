@@ -20,9 +20,9 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Remote servers (254): a `url`.
 # Sign-in (176): `--login`, for remote servers.
 # Brief answers (115): without them, an answer of `open_toolbox` is whole, however long.
-# Approval (67): a person is asked before some calls.
+# Approval (66): a person is asked before some calls.
 # Other clients' files (126): tables of servers, keys, and TOML of other clients.
-# Reports (114): `--check` and `--call`.
+# Reports (116): `--check` and `--call`.
 # Built-in toolbox (101): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
 # Windows (23): the children of servers end, too.
@@ -2885,7 +2885,8 @@ def fit(answer: JSON, asked: OpenToolbox) -> None:
 def list_in_lines(answer: JSON, patterns: list[str]) -> None:
     """Put a line in place of each tool that is not named in full.
 
-    If the lines are too long, all of them are made again without the next parts.
+    If the lines are too long, all of them are made again without the next parts, to
+    names alone.
     """
     listed = [tool for tool in answer["tools"] if tool["name"] not in patterns]
     for left_out in LEFT_OUT:
@@ -2947,19 +2948,19 @@ def list_arguments(schema: JSON, has_optional: bool = True) -> str:
     return f"({', '.join(list_keys(schema, schema, DEPTH, has_optional))})"
 
 
-def list_keys(owner: JSON, schema: JSON, depth: int, has_optional: bool) -> list[str]:
+def list_keys(schema: JSON, root: JSON, depth: int, has_optional: bool) -> list[str]:
     """The keys of an object, each as `path`, `mode: a|b` or `limit?`.
 
-    `schema` is that of the tool, to which a `$ref` in `owner` points.
+    `root` is the schema of the tool, into which a `$ref` points.
     """
-    required = look_up(owner, "required", list)
-    properties = look_up(owner, "properties")
+    required = look_up(schema, "required", list)
+    properties = look_up(schema, "properties")
     keys = []
     for name, value in properties.items():
         if name not in required and not has_optional:
             continue
         key = name if name in required else f"{name}?"
-        values = outline(value, schema, depth)
+        values = outline(value, root, depth)
         if values:
             key += f": {values}"
         keys.append(key)
@@ -2968,34 +2969,34 @@ def list_keys(owner: JSON, schema: JSON, depth: int, has_optional: bool) -> list
     return keys
 
 
-def outline(value: Any, schema: JSON, depth: int) -> str:
+def outline(schema: Any, root: JSON, depth: int) -> str:
     """The values of an argument: `a|b`, `[]`, `{path, tags: []}`; empty for others."""
     # A schema may refer to itself.
     if depth < 1:
         return ""
-    reference = look_up(value, "$ref", str)
+    reference = look_up(schema, "$ref", str)
     if reference:
-        target = functools.reduce(look_up, reference.split("/")[1:], schema)
-        return outline(target, schema, depth - 1)
-    values = look_up(value, "enum", list)
+        target = functools.reduce(look_up, reference.split("/")[1:], root)
+        return outline(target, root, depth - 1)
+    values = look_up(schema, "enum", list)
     if values:
-        shown = [show_value(each) for each in values[:5]]
+        shown = [show_value(value) for value in values[:5]]
         if len(values) > 5:
             shown.append("…")
         return "|".join(shown)
-    kinds = [look_up(value, "type", str), *look_up(value, "type", list)]
+    kinds = [look_up(schema, "type", str), *look_up(schema, "type", list)]
     if "array" in kinds:
-        return f"[{outline(look_up(value, 'items'), schema, depth - 1)}]"
+        return f"[{outline(look_up(schema, 'items'), root, depth - 1)}]"
     if "object" in kinds:
         # An object takes two steps, because its keys make a line long.
-        keys = list_keys(value, schema, depth - 2, has_optional=True)
+        keys = list_keys(schema, root, depth - 2, has_optional=True)
         if len(keys) > 9:
             keys[9:] = ["…"]
         return "{" + ", ".join(keys) + "}"
     # An optional argument is often a union with null.
     for union in ("anyOf", "oneOf", "allOf"):
-        for part in look_up(value, union, list):
-            found = outline(part, schema, depth - 1)
+        for part in look_up(schema, union, list):
+            found = outline(part, root, depth - 1)
             if found:
                 return found
     return ""
@@ -3322,16 +3323,17 @@ async def check(config: WorkbenchConfig) -> int:
     Returns the exit status: 1 if a server is not ok, or if there is none.
     """
     async with running_workbench(config) as workbench:
+        servers: Servers = []
         for name in config.toolboxes:
-            workbench.servers_of(name)
-        servers = workbench.open_servers()
+            servers += workbench.servers_of(name)
         # The report has the warnings of patterns, so the log need not.
         pattern_log.setLevel(logging.ERROR)
         if not servers:
             print(f"No server is configured: {config.source}")
             return 1
         reminder = asyncio.create_task(_tell_what_is_awaited(servers))
-        checks = [_check_server(workbench, server) for server in servers]
+        width = max(len(_short_name(server)) for server in servers)
+        checks = [_check_server(workbench, server, width) for server in servers]
         await asyncio.gather(*checks)
         reminder.cancel()
         up = in_state(State.UP, servers)
@@ -3353,13 +3355,14 @@ def _short_name(server: DownstreamServer) -> str:
     return server.name.removeprefix(f"{server.server_name}/")
 
 
-async def _check_server(workbench: Workbench, server: DownstreamServer) -> None:
+async def _check_server(
+    workbench: Workbench, server: DownstreamServer, width: int
+) -> None:
     """Start a server, and print a line about it, with further lines indented below."""
     began = anyio.current_time()
     connection = server.start()
     await connection.reach(State.UP)
     seconds = anyio.current_time() - began
-    width = max(len(_short_name(each)) for each in workbench.open_servers())
     start = f"{_short_name(server):{width}}"
     if connection.state is State.UP:
         print(f"{start}  ok     {seconds:6.1f} s  {_describe_cost(workbench, server)}")
