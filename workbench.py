@@ -22,7 +22,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Brief answers (115): without them, an answer of `open_toolbox` is whole, however long.
 # Approval (66): a person is asked before some calls.
 # Other clients' files (126): tables of servers, keys, and TOML of other clients.
-# Reports (116): `--check` and `--call`.
+# Reports (114): `--check` and `--call`.
 # Built-in toolbox (101): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
 # Windows (23): the children of servers end, too.
@@ -2863,7 +2863,7 @@ class OpenBriefly(OpenToolbox, title="Open Toolbox"):
     brief: bool = False
 
 
-META_TOOLS["open_toolbox"] = OpenBriefly, open_toolbox
+META_TOOLS["open_toolbox"] = (OpenBriefly, open_toolbox)
 
 
 def fit(answer: JSON, asked: OpenToolbox) -> None:
@@ -2871,11 +2871,11 @@ def fit(answer: JSON, asked: OpenToolbox) -> None:
 
     Names always stay. A tool that is alone in its answer stays whole.
     """
-    reasons, manuals = answer["servers_failed"], answer["instructions"]
-    for texts in (reasons, manuals):
+    groups = [answer["servers_failed"], answer["instructions"]]
+    count = sum(len(texts) for texts in groups)
+    for texts in groups:
         for name, text in texts.items():
-            share = ANSWER_LIMIT // 3 // (len(reasons) + len(manuals))
-            texts[name] = shorten(text, share)
+            texts[name] = shorten(text, ANSWER_LIMIT // 3 // count)
     if isinstance(asked, OpenBriefly) and asked.brief:
         list_in_lines(answer, asked.tools)
     if len(answer["tools"]) > 1:
@@ -3333,7 +3333,7 @@ async def check(config: WorkbenchConfig) -> int:
             return 1
         reminder = asyncio.create_task(_tell_what_is_awaited(servers))
         width = max(len(_short_name(server)) for server in servers)
-        checks = [_check_server(workbench, server, width) for server in servers]
+        checks = [_check_server(server, width) for server in servers]
         await asyncio.gather(*checks)
         reminder.cancel()
         up = in_state(State.UP, servers)
@@ -3355,9 +3355,7 @@ def _short_name(server: DownstreamServer) -> str:
     return server.name.removeprefix(f"{server.server_name}/")
 
 
-async def _check_server(
-    workbench: Workbench, server: DownstreamServer, width: int
-) -> None:
+async def _check_server(server: DownstreamServer, width: int) -> None:
     """Start a server, and print a line about it, with further lines indented below."""
     began = anyio.current_time()
     connection = server.start()
@@ -3365,7 +3363,7 @@ async def _check_server(
     seconds = anyio.current_time() - began
     start = f"{_short_name(server):{width}}"
     if connection.state is State.UP:
-        print(f"{start}  ok     {seconds:6.1f} s  {_describe_cost(workbench, server)}")
+        print(f"{start}  ok     {seconds:6.1f} s  {_describe_cost(server)}")
         details = connection.find_idle_patterns()
         if log.isEnabledFor(logging.DEBUG):  # --verbose
             details += _describe_tools(server)
@@ -3377,10 +3375,10 @@ async def _check_server(
         print(f"    {line}")
 
 
-def _describe_cost(workbench: Workbench, server: DownstreamServer) -> str:
+def _describe_cost(server: DownstreamServer) -> str:
     """The number of a server's tools, and the size of the answer that has them all."""
     asked = OpenToolbox(toolbox_name=server.toolbox_name)
-    answer = compact(workbench.compose(asked, [server]))
+    answer = compact(server.workbench.compose(asked, [server]))
     count = len(server.connection.tools)
     noun = "tool " if count == 1 else "tools"
     return f"{count:4} {noun} {_cost(len(answer.encode()))}"
