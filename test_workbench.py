@@ -211,6 +211,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, closing, sup
 from functools import partial
 from pathlib import Path
 from queue import Queue
+from textwrap import dedent
 from typing import Any, get_args
 
 import anyio
@@ -2992,13 +2993,17 @@ def test_ctrl_c_ends_it_and_it_ends_its_servers(tmp_path: Path, notes: Path) -> 
 
 README = (ROOT / "README.md").read_text("utf-8")
 SECTIONS = dict(re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", README))
-START = "/path/workbench.py /path/config.json"
-COMMANDS.append(("--call demo__toolbox__time", 0, r"[\dT:-]+\+00:00\n", "", {}))
-COMMANDS.append(("--check", 0, r"demo/toolbox +ok +\d.* 2 tools (.*\n)+", "", {}))
+# The files that the shown entries name.
+SERVED = (
+    "~/.claude.json ~/.codex/config.toml ~/.gemini/settings.json /path/config.json "
+)
+SERVED += "~/.config/opencode/opencode.json"
 
 
-def fenced(wanted: str) -> list[str]:
-    return re.findall(rf"(?m)^```{wanted}\n((?:.*\n)*?)^```$", README)
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of the README in this language, also within lists."""
+    block = rf"(?m)^ *```{language}\n((?:.*\n)*?) *```$"
+    return [dedent(each) for each in re.findall(block, README)]
 
 
 def pattern_of(shown: str) -> str:
@@ -3006,6 +3011,11 @@ def pattern_of(shown: str) -> str:
     pattern = re.escape(shown).replace(r"\.\.\.", ".*")
     numbers = re.sub(r"\d([\d,]|\\\.)*", "[0-9.,]+", pattern)
     return re.sub(r"(\\ )+", " +", numbers)
+
+
+REPORT, DEMO = [each.splitlines() for each in blocks("console")]
+COMMANDS.append(("--check", 0, pattern_of(DEMO[1]) + r"\n(.*\n)+", "", {}))
+COMMANDS.append(('--call demo__toolbox__echo {"text":"x"}', 0, "x\n", "", {}))
 
 
 def test_the_script_header_and_the_requirements_ask_for_the_same() -> None:
@@ -3019,49 +3029,57 @@ def test_the_script_header_and_the_requirements_ask_for_the_same() -> None:
 
 
 def test_entries_can_be_pasted(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> None:
-    """And the README has every command and option, and what the program points to."""
-    monkeypatch.setenv("TOKEN", "x")
-    file = tmp_path / "config.json"
-    file.write_text(fenced("jsonc")[0], "utf-8")
-    example = str(ROOT / "workbench-config.example.json")
-    assert list(find(str(file)).toolboxes) == ["project"]
-    assert list(find(example).toolboxes) == ["project", "web"] and not log.messages
-    [(its_json, others)] = re.findall(r"(?s)add-json .*?'(.*)'\n(.*)", fenced("sh")[2])
-    entries = [json.loads(its_json)]
-    entries += [json.loads(each)["mcpServers"]["workbench"] for each in fenced("json")]
-    for entry in entries:
-        assert " ".join(entry["args"]) == f"run {START}"
-    for line in others.splitlines():
-        assert line.endswith(f" uv run {START}")
-    lines = [options for options, *_ in COMMANDS]
-    for line in fenced("sh")[0].splitlines():
-        assert line.removeprefix("uv run workbench.py ") in lines
-    assert "Upgrading" in SECTIONS  # to which an error of the program points
+    """What is switched off beside the workbench stays off."""
+    monkeypatch.chdir(tmp_path)
+    projects, ours = blocks("jsonc")
+    before, after = projects.replace("/home/me/app", tmp_path.as_posix()).splitlines()
+    for text, names in [(ours, ["project"]), (before, ["db"]), (after, ["db"])]:
+        Path("config.json").write_text(text, "utf-8")
+        assert list(find("config.json").toolboxes) == names
+    example = find(str(ROOT / "workbench-config.example.json"))
+    assert list(example.toolboxes) == ["project", "web"] and not log.messages
+    lines = re.findall("(?m)mcp add .*(uv run .*)", README)
+    entries = [("json", each) for each in blocks("json")]
+    entries += [("toml", each) for each in blocks("toml")]
+    for suffix, text in entries:
+        Path(f"config.{suffix}").write_text(text, "utf-8")
+        [[entry]] = [
+            t.servers.values() for t in find(f"config.{suffix}").toolboxes.values()
+        ]
+        assert not entry.problem
+        lines.append(" ".join([entry.values["command"], *entry.values["args"]]))
+    assert {f"uv run /path/workbench.py {file}" for file in SERVED.split()} == {*lines}
+
+
+def test_the_readme_has_every_command_and_option() -> None:
+    """And each that is shown is one of those that are tried."""
+    tried = [options for options, *_ in COMMANDS]
+    shown = DEMO[0] + "\n" + "\n".join(blocks("sh")) + SECTIONS["Command line"]
+    for line in re.findall(r"workbench.py (--.*)|: `(--call .*)`\.", shown):
+        assert "".join(line).replace("'", "") in tried
     named = re.findall(r"--(\w[\w-]*)", SECTIONS["Command line"])
-    own = {"read-only", "verbose", "version"}
-    own |= {"http"}
+    own = {"read-only", "verbose", "version", "http"}
     assert set(named) == own | workbench.MODES.keys() - {"config"}
+    assert any(
+        name.startswith("Upgrading") for name in SECTIONS
+    )  # an error points there
 
 
-async def test_check_prints_as_shown(capsys: Capture, monkeypatch: Monkey) -> None:
-    monkeypatch.delenv("TOKEN", raising=False)
-    _, *shown = fenced("console")[0].splitlines()
-    servers = {"notion": {"command": "x", "env": {"NOTION_TOKEN": "${TOKEN}"}}}
-    for name, count in re.findall(r"(?m)^(\w+) +ok .* (\d+) tools", "\n".join(shown)):
-        tools = [tool(f"x{n}") | READING for n in range(int(count))]
-        servers[name] = local(tools=tools)
-    assert await check({"mcpServers": servers}) == 1 and len(servers) == 3
+async def test_check_prints_as_shown(capsys: Capture) -> None:
+    _, first, _, *others = REPORT
+    [(name, count)] = re.findall(r"^(\w+) +ok .* (\d+) tools", first)
+    tools = [tool(f"x{n}") | READING for n in range(int(count))]
+    assert await check({"mcpServers": {name: local(tools=tools)}}) == 0
     printed = capsys.readouterr().out.splitlines()
-    for line in shown:
-        assert any(re.fullmatch(pattern_of(line), each) for each in printed), line
-    assert len(printed) == len(shown)
+    for line, shown in zip(printed, [first, *others], strict=False):
+        assert re.fullmatch(pattern_of(shown), line)
 
 
 async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
     async with Client(workbench.create_server(find(None))) as client:
         assert re.search("demo.*argument.*WORKBENCH_CONFIG", str(client.instructions))
-        for shown in fenced("text")[0].split("> ")[1:]:
+        for shown in blocks("text")[0].split("> ")[1:]:
             call, expected = shown.splitlines()
             name, _, arguments = call.partition(" ")
             result = await client.call_tool(name, json.loads(arguments))
@@ -3069,7 +3087,7 @@ async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -
 
 
 def test_the_figures_of_rooms_are_those_that_are_printed() -> None:
-    """In the README, in the guide, and in the map at the head of the program."""
+    """In the guide, and in the map at the head of the program."""
     if not (ROOT / ".ci/rooms").exists():
         pytest.skip(".ci is not in a copy of the workbench and its tests")
     line = [*PYTHON, str(ROOT / ".ci/rooms"), "--figures"]
@@ -3077,9 +3095,8 @@ def test_the_figures_of_rooms_are_those_that_are_printed() -> None:
     script = Path(workbench.__file__).read_text("utf-8")
     guide = (ROOT / ".github/CONTRIBUTING.md").read_text("utf-8")
     comment = script.partition("from __future__")[0].replace("\n#", "\n")
-    comment, readme = [" ".join(each.split()) for each in (comment, README)]
+    comment = " ".join(comment.split())
     *sections, core, _ = re.findall(r"\| (.+?) \| (\d+) \|", printed)
-    assert f"core ({int(core[1]):,} lines of code)" in readme
+    assert f"core ({int(core[1]):,} lines of code)" in guide
     for name, size in sections:
         assert f"{name} ({size})" in comment and f"| {name} | {size} |" in guide, name
-        assert f"Room: {name} " not in script or f"{name} ({size})" in readme, name
