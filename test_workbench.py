@@ -3060,9 +3060,8 @@ def test_the_readme_has_every_command_and_option() -> None:
     named = re.findall(r"--(\w[\w-]*)", SECTIONS["Command line"])
     own = {"read-only", "verbose", "version", "http"}
     assert set(named) == own | workbench.MODES.keys() - {"config"}
-    assert any(
-        name.startswith("Upgrading") for name in SECTIONS
-    )  # an error points there
+    # An error of the program points there.
+    assert "Upgrading and removing" in SECTIONS
 
 
 async def test_check_prints_as_shown(capsys: Capture) -> None:
