@@ -1380,6 +1380,7 @@ SECRETS: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing els
     ({"args": ["https://h/?a=b&apiKey=of.query&c=d"]}, "of.query"),
     ({"args": ["--token", "${WB_MINE}"]}, "my-own-value"),
     ({"args": ["${WB_SECRET}"]}, "sesame-open"),
+    ({"args": ["--db", "db://u:${WB_MINE:-a/b}@h/"]}, "my-own-value"),
     ({"args": ["none of it"]}, "sesame-open"),  # a variable of the environment
     ({"disabled": True, "env": {"A_KEY": "switched.off"}}, "switched.off"),
 ]
@@ -1438,15 +1439,18 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
 
 
 def test_named_secrets_are_withheld(tmp_path: Path, monkeypatch: Monkey) -> None:
-    withheld = ["WB_TOKEN", "WB_MINE", "WB_PW", "WB_BEHIND", "WB_OFF_KEY"]
-    withheld += ["WB_OF_HEADER"]
+    withheld = ["WB_TOKEN", "WB_MINE", "WB_PW", "WB_BEHIND", "WB_OFF_KEY", "WB_MORE"]
+    withheld += ["WB_OF_HEADER", "WB_NAMED"]
     passed_on = ["WB_USER", "WB_TZ", "WB_HOME", "WB_NOTE_KEY", "WB_WAS_KEY", "WB_KEY"]
     for name in [*withheld, *passed_on]:
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("WB_AUTH_SOCK", str(tmp_path))  # a path that exists
     args = ["${WB_TOKEN:-x} ${WB_TZ:-UTC}", "--token", "${WB_MINE:-}"]
-    args += ["${WB_AUTH_SOCK}", "User=sa;Password=${WB_PW:-a#1}"]
+    args += ["${WB_AUTH_SOCK}", "User=sa;Password=${WB_PW:-a#1}${WB_MORE}"]
     args += ["${WB_HEADER:-Authorization: Bearer} ${WB_BEHIND}"]
+    args += [
+        '{"${WB_HEADER:-Authorization}": "${WB_NAMED}", "Key": "", "U": "${WB_TZ}"}'
+    ]
     headers = {"X-User": "${WB_USER}", "Authorization": "Bearer ${WB_OF_HEADER}"}
     data = configuration(
         a={"command": "${WB_HOME}/x", "args": args, "_note": "${WB_NOTE_KEY}"},

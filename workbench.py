@@ -289,36 +289,38 @@ class ValueReader:
         if _BARE_REFERENCE.search(text):
             # The text is not shown, because it may be a password with a `$`.
             log.warning("%s: write ${NAME} if its end is a variable", path)
-        # A default may end the value that it belongs to, as in `KEY=${NAME:-a#b}`. So
-        # the default is put behind its variable.
-        plain = _REFERENCE.sub(r"${\g<name>}\g<default>", text)
-        secret_parts = " ".join(find_secrets(name, plain))
-        expand = functools.partial(self._expand, path, secret_parts)
+        expand = functools.partial(self._expand, path, find_secrets(name, text))
         expanded = _REFERENCE.sub(expand, text)
-        self.secrets.add(*find_secrets(name, expanded))
+        # These are the secrets that the file itself has, or that come with the value of
+        # a variable, such as the password in a URL.
+        for place in find_secrets(name, expanded):
+            self.secrets.add(expanded[place.start : place.stop])
         return expanded
 
-    def _expand(self, path: str, secret_parts: str, reference: re.Match[str]) -> str:
-        """The value of a variable, or its default."""
+    def _expand(self, path: str, places: list[range], reference: re.Match[str]) -> str:
+        """The value of a variable, or its default; a variable at the places is secret.
+
+        A reference that has neither is a problem.
+        """
         prefix, name, default = reference.group("prefix", "name", "default")
-        # The text behind the name may be a secret, and is not shown.
+        # Problems show nothing behind the name, which may be a secret.
         shown = f"${{{prefix}{name}"
-        problem = "… is no variable here: write the value, or ${NAME} in capitals"
-        if reference["end"] and (prefix or name == name.upper()):
-            value: str | None = self.env.get(name, os.environ.get(name, default))
-            if value is not None:
-                is_private = is_secret(name) or f"${{{name}}}" in secret_parts
-                if sys.platform == "win32":
-                    name = name.upper()  # as in `os.environ`
-                self.variables.add(name)
-                if is_private:
-                    self.secret_variables.add(name)
-                    self.secrets.add(value)
-                return value
-            how = "set it in the terminal, or in `env` of the workbench's entry"
-            problem = f"}} is not set: {how}, or write {shown}:-default}}"
-        self.report(path, shown + problem)
-        return ""
+        if not reference["end"] or not (prefix or name == name.upper()):
+            how = "write the value, or ${NAME} in capitals"
+            self.report(path, f"{shown}… is no variable here: {how}")
+            return ""
+        value: str | None = self.env.get(name, os.environ.get(name, default))
+        if value is None:
+            how = "set it in the terminal, in `env` of the workbench's entry, or write"
+            self.report(path, f"{shown}}} is not set: {how} {shown}:-default}}")
+            return ""
+        if sys.platform == "win32":
+            name = name.upper()  # as in `os.environ`
+        self.variables.add(name)
+        if is_secret(name) or any(reference.start() in place for place in places):
+            self.secret_variables.add(name)
+            self.secrets.add(value)
+        return value
 
 
 class Key(NamedTuple):
@@ -1764,8 +1766,9 @@ async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[
 
 # === Secrets ==========================================================================
 # No secret is told to a model or a log. A value is secret if its name says so, and so
-# is every header and the token of a sign-in. The configuration finds such values, and
-# one `Secrets` object masks them in all that is told.
+# is every header and the token of a sign-in. The configuration finds such values. A
+# `Secrets` object masks them in the log, in errors and reasons, in lines of servers'
+# output, and in descriptions of toolboxes. Results of servers pass as they are.
 
 # A name says so with one of these words. The words of the first line may also end a
 # longer word, as in PGPASSWORD. Those of the second line may not, as in MONKEY.
@@ -1776,9 +1779,20 @@ _SECRET_NAME = re.compile(
     ) s? (?! [a-z] )
     """
 )
-# A name that stands before its value.
-_NAME = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]+)["']?\s*[=:]\s*["']?""")
-_URL_PASSWORD = re.compile(r"://[^\s/@:]*:([^\s/]+)@")
+# A name and the sign behind it: `API_KEY=`, `"apiKey": "`, and the default in
+# `${HEADER:-Authorization}: `. The variable in `${NAME:-x}` is not such a name.
+_NAME = re.compile(
+    r"""(?x)
+    (?<! [\w.-] ) (?<! \$\{ ) (?<! \$\{env: )
+    (?P<name> [\w.-]+ ) \}? ["']? \s* [=:] \}? \s* ["']?
+    """
+)
+# The value behind a name. A reference is a part of it whatever its default has.
+_VALUE = re.compile(r"""(?x) ( \$\{ [^}]* \} | [^"'&;#] )* """)
+# `(?>` keeps `${X}` whole, where the search would go back and try each of its parts.
+_URL_PASSWORD = re.compile(
+    r"(?x) :// [^\s/@:]* : (?P<password> (?> \$\{ [^}]* \} | [^\s/] )+ ) @"
+)
 # Colours and moves of a terminal, halves of surrogate pairs, and control characters
 # except \n.
 CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -1790,23 +1804,24 @@ def is_secret(name: str) -> bool:
     return bool(_SECRET_NAME.search(words))
 
 
-def find_secrets(name: str, text: str) -> list[str]:
-    """The secret values in the text that this name has.
+def find_secrets(name: str, text: str) -> list[range]:
+    """The places of secret values in the text that this name has.
 
     Within the text, names stand as in `API_KEY=X`, `?apiKey=X`, `Authorization: X` and
     `{"Authorization": "X"}`. The password of a URL is secret as well.
     """
-    found = _URL_PASSWORD.findall(text)
+    places = [range(*url.span("password")) for url in _URL_PASSWORD.finditer(text)]
     if is_secret(name):
-        found.append(text)
-    for match in _NAME.finditer(text):
-        if is_secret(match["name"]):
-            rest = text[match.end() :]
-            value = re.split("[\"'&;#]", rest, maxsplit=1)[0]
-            found += [value, value.partition(" ")[0]]
-            if match.start() == 0:
-                found.append(rest)
-    return found
+        places.append(range(len(text)))
+    for found in _NAME.finditer(text):
+        if is_secret(found["name"]):
+            start, end = next(_VALUE.finditer(text, found.end())).span()
+            word = text[start:end].partition(" ")[0]
+            places += [range(start, end), range(start, start + len(word))]
+            if found.start() == 0:
+                # All of an argument such as `Authorization: X` is the value.
+                places.append(range(start, len(text)))
+    return places
 
 
 class Secrets:
