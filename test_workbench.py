@@ -522,8 +522,8 @@ def cases_of(table: str) -> list[tuple[str, list[str]]]:
 BAD_FILES = cases_of(r"""
 {"a":\n x}
   cannot be read as JSON.*line 2 column 2
-{"theme": "dark", "mcpServer": "s3cret"}
-  configuration: expected .*toolboxes.*, found .'theme', 'mcpServer'.
+{"theme": "dark", "toolbox": "s3cret"}
+  configuration: did you mean 'toolboxes' by 'toolbox'\? expected .*'theme', 'toolbox'.
 "s3cret"
   configuration: expected an object, found a string
   configuration: expected .*toolboxes
@@ -536,7 +536,7 @@ BAD_FILES = cases_of(r"""
 {"toolboxes": {"": {"description": "${NO}", "mcpServers": {}, "toolFilters": []}}}
   toolboxes.: expected a name
   toolboxes..description: \${NO} is not set
-  toolboxes..toolFilters: unknown key: did you mean a server's 'toolFilters'
+  toolboxes..toolFilters: unknown key: a server's keys are .*'excludeTools'.*'toolF
 {"toolMode": "dynamic", "toolboxes": []}
   Configuration field 'toolMode' set to 'dynamic' is no longer supported.
   Dynamic mode was removed in version 0.10.0.
@@ -566,7 +566,8 @@ u_ {"command": "x", "toolFilters": "s3cret"}
   .toolFilters: expected a list, found a string
 """)
 FILTER_KEYS = "tools includeTools enabled_tools disabledTools toolFilter ToolFilters "
-FILTER_KEYS += "tool_filters tool_allowlist toolsDeny blockTool excludedTools"
+FILTER_KEYS += "tool_filters tool_allowlist toolsDeny blockTool excludedTools "
+FILTER_KEYS += "requireApproval requireApprovals autoApprove TOOL_APPROVAL"
 VARIABLES = {"A": "x", "A_1": "y", "_B": "z", "EMPTY": "", "a_b": "small"}
 VARIABLES["RAW"] = r"${A} $A \1 }"
 # A text, and what it becomes; or a problem of the entry; or a warning. Any other stays.
@@ -629,9 +630,10 @@ async def test_one_bad_entry_costs_only_itself(notes: Path, log: Logs) -> None:
 
 
 def test_unknown_keys_are_told_in_one_line(monkeypatch: Monkey, log: Logs) -> None:
-    """But one like a filter is a problem, even another client's without its room."""
+    """But one like a rule for tools is a problem, even a room's that is not there."""
     untranslated: Any = lambda path, entry, reader: entry
     monkeypatch.setattr(workbench, "translate_entry", untranslated, raising=False)
+    monkeypatch.delitem(workbench.KEYS, "requireApproval", raising=False)
     entry = {"command": "x", "toolTimeout": 1, "toolNamePrefix": 2, "_tools": "${A"}
     filters = {key: entry | {key: ["read_*"]} for key in FILTER_KEYS.split()}
     data = configuration(_was=7, **filters)
@@ -643,7 +645,7 @@ def test_unknown_keys_are_told_in_one_line(monkeypatch: Monkey, log: Logs) -> No
     assert box == "toolboxes.box: unknown keys ['oops'], ignored"
     for key, server in config.toolboxes["box"].servers.items():
         place = f"toolboxes.box.mcpServers.{key}"
-        assert server.problem.startswith(f"{place}.{key}: unknown key: did you")
+        assert server.problem.startswith(f"{place}.{key}: unknown key: a server's")
         told = f"{place}: unknown keys ['toolNamePrefix', 'toolTimeout'], ignored"
         assert servers.pop(0) == told
     assert servers == []
@@ -669,7 +671,7 @@ def test_a_variable_expands_once(case: str, monkeypatch: Monkey, log: Logs) -> N
 def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WORKBENCH_CONFIG", "")
-    with pytest.raises(workbench.ConfigError, match="none: cannot be read .*No such"):
+    with pytest.raises(workbench.ConfigError, match="none: No such file"):
         find("none")
     assert "argument, in WORKBENCH_CONFIG" in find(None).source
     for name in ("argument", "variable", "workbench-config.json"):
@@ -1436,6 +1438,19 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
     assert "[box/early] *** *** Grüße\n" in told[-1]
     for secret in said.split():
         assert secret not in "\n".join(told)
+
+
+def test_no_description_or_refusal_tells_a_secret(monkeypatch: Monkey) -> None:
+    """A model reads both. The secret may stand in another toolbox."""
+    monkeypatch.setenv("WB_TOKEN", "tok-0123456")
+    server = {"command": "x", "env": {"A_KEY": "key-0123456"}}
+    first = {"description": "${WB_TOKEN} key-0123456", "mcpServers": {}}
+    own = {"toolboxes": {"a": first, "b": {"mcpServers": {"s": server}}}}
+    its = {"mcpServers": {"s": server | {"description": "tok-0123456 key-0123456"}}}
+    for data in (own, its):
+        assert "Description: *** ***\n" in workbench.instructions(parse(data)) + "\n"
+    with pytest.raises(workbench.ConfigError, match="set to '.{3}' is no longer"):
+        parse(own | {"toolMode": "key-0123456"})
 
 
 def test_named_secrets_are_withheld(tmp_path: Path, monkeypatch: Monkey) -> None:

@@ -181,8 +181,11 @@ _REFERENCE = re.compile(
     """
 )
 _BARE_REFERENCE = re.compile(r"(?:^|[\s=])\$[A-Z_][A-Z0-9_]*$")
-# An unknown key that reads like a filter for tools.
-_FILTER = re.compile("(?i)tools|(?=.*tool).*(filter|clude|able|allow|deny|block).*")
+# An unknown key that reads as if it filtered tools, or had them approved. If such a key
+# were ignored, a misspelt filter would hide nothing.
+_RULE = re.compile(
+    "(?i)tools|.*approv.*|(?=.*tool).*(filter|clude|able|allow|deny|block).*"
+)
 # Other programs and pages quote these four lines, so their words are fixed.
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
@@ -238,13 +241,16 @@ class ValueReader:
             self.report(path, "expected a name, without '__', not ending in '_'")
 
     def check_keys(self, path: str, unknown: set[str]) -> None:
-        """Warn of unknown keys. A misspelt filter is a problem: it hides nothing."""
-        filters = set(filter(_FILTER.fullmatch, unknown))
-        for key in sorted(filters):
-            how = "did you mean a server's 'toolFilters' or 'excludeTools'?"
-            self.report(f"{path}.{key}", f"unknown key: {how}")
-        if unknown - filters:
-            log.warning("%s: unknown keys %s, ignored", path, sorted(unknown - filters))
+        """Warn of unknown keys. One that reads like a rule for tools is a problem."""
+        ignored = []
+        for key in sorted(unknown):
+            if _RULE.fullmatch(key):
+                expected = f"a server's keys are {sorted(known_keys())}"
+                self.report(f"{path}.{key}", f"unknown key: {expected}")
+            else:
+                ignored.append(key)
+        if ignored:
+            log.warning("%s: unknown keys %s, ignored", path, ignored)
 
     def read_patterns(self, path: str, value: Any) -> list[str]:
         """A list of names and patterns; a single "*" stands for a list of it."""
@@ -340,6 +346,14 @@ KEYS: dict[str, Key] = {
 }
 
 
+def known_keys() -> set[str]:
+    """The keys that an entry may have, whatever its kind is."""
+    known = set(KEYS)
+    for transport in TRANSPORTS.values():
+        known.update(transport.KEYS)
+    return known
+
+
 def read_toolboxes(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
     """The toolboxes of a decoded file by their names; `file` collects its problems."""
     table = file.read_object("toolboxes", data["toolboxes"])
@@ -352,12 +366,12 @@ def read_toolboxes(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
         if file.is_off(path, entry):
             continue
         file.check_name(path, name)
-        given = entry.pop("description", ", ".join(servers))
         # No server names the variables of a description, so they are not withheld.
         reader = ValueReader(file.secrets, problems=file.problems)
-        text = reader.read_text(f"{path}.description", given)
+        given = entry.pop("description", "")
+        description = reader.read_text(f"{path}.description", given)
         file.check_keys(path, set(entry))
-        toolboxes[name] = ToolboxConfig(text, servers)
+        toolboxes[name] = ToolboxConfig(description or ", ".join(servers), servers)
     return toolboxes
 
 
@@ -385,10 +399,7 @@ def read_server(reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
         found = kinds or list(entry)
         reader.report(path, f"expected one of {list(TRANSPORTS)}, found {found}")
     # A key of another kind, such as `transport` beside `command`, means nothing.
-    known = set(KEYS)
-    for transport in TRANSPORTS.values():
-        known.update(transport.KEYS)
-    reader.check_keys(path, entry.keys() - known)
+    reader.check_keys(path, entry.keys() - known_keys())
     kind = kinds[0] if kinds else "command"
     values: JSON = {}
     for name, key in (KEYS | TRANSPORTS[kind].KEYS).items():
@@ -403,7 +414,11 @@ def read_form(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
     """The toolboxes of a decoded file, in the form that its keys say."""
     forms = [key for key in FORMS if key in data]
     if not forms:
-        problem = f"expected one of {list(FORMS)}, found {list(data)}"
+        near = ""
+        for key in data:
+            for form in difflib.get_close_matches(key, FORMS, n=1):
+                near += f"did you mean '{form}' by '{key}'? "
+        problem = f"{near}expected one of {list(FORMS)}, found {list(data)}"
         file.report("configuration", problem)
         return {}
     read = FORMS[forms[0]]
@@ -420,16 +435,20 @@ def parse_config(
 
     Raises `ConfigError` with all that is wrong with the file and its toolboxes.
     """
-    found = ValueReader(secrets)
-    data = found.expect("configuration", content, dict)
-    if data.get("toolMode", "proxy") != "proxy":
-        found.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
-    toolboxes = read_form(found, data)
-    if found.problems:
-        raise ConfigError("\n".join([f"{source}:", *found.problems]))
     for name in filter(is_secret, os.environ):
         secrets.add(os.environ[name])
-    inherited = found.secret_variables & os.environ.keys()
+    file = ValueReader(secrets)
+    data = file.expect("configuration", content, dict)
+    if data.get("toolMode", "proxy") != "proxy":
+        file.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
+    toolboxes = read_form(file, data)
+    if file.problems:
+        raise ConfigError(secrets.mask("\n".join([f"{source}:", *file.problems])))
+    for name, toolbox in toolboxes.items():
+        # A model reads it. Only now are the secrets of the whole file known.
+        description = secrets.mask(toolbox.description)
+        toolboxes[name] = ToolboxConfig(description, toolbox.servers)
+    inherited = file.secret_variables & os.environ.keys()
     # The path of a key or a socket is no secret.
     withheld = {name for name in inherited if not os.path.exists(os.environ[name])}
     return WorkbenchConfig(toolboxes, frozenset(withheld), secrets, source, read_only)
@@ -446,17 +465,19 @@ DEFAULT: JSON = {"toolboxes": {}}
 def find_config(options: argparse.Namespace, secrets: Secrets) -> WorkbenchConfig:
     """The configuration to serve, from a file or `DEFAULT`. Raises `ConfigError`."""
     given = options.config or os.environ.get("WORKBENCH_CONFIG")
-    path = os.path.expanduser(str(given or "workbench-config.json"))
+    path = os.path.abspath(os.path.expanduser(given or "workbench-config.json"))
     if not given and not os.path.exists(path):
         how = "give one as argument, in WORKBENCH_CONFIG, or as ./workbench-config.json"
         return parse_config(DEFAULT, f"no file ({how})", secrets, options.read_only)
-    path = os.path.abspath(path)
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
         text = translate_text(path, text)  # room: Other clients' files
         data = json.loads(text)
-    except (OSError, ValueError) as error:
-        told = "cannot be read as JSON (TOML if its name ends in .toml) saved as UTF-8"
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        told = "cannot be read as JSON saved as UTF-8"
+        told += " (as TOML if its name ends in .toml)"  # room: Other clients' files
         raise ConfigError(f"{path}: {told}: {error}") from None
     return parse_config(data, path, secrets, options.read_only)
 
