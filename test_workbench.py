@@ -2584,8 +2584,8 @@ BAD_FILES += cases_of(r"""
   cannot be read as JSON.*line 5 column 6
 [a]\n# x\n{
   cannot be read as .*TOML if its name.*line 3, column 1
-{"project": 7, "theme": "dark"}
-  configuration: expected .*toolboxes.*mcp_servers.*, found .'project', 'theme'.
+{"mcpServer": 7, "theme": "dark"}
+  configuration: did you mean 'mcpServers' .*toolboxes.*mcp_servers.*, found .'mcpServer'
 {"mcp": {"excluded": "s3cret"}, "mcpServers": "s3cret"}
   mcpServers: expected an object, found a string
   mcp.excluded: expected a list, found a string
@@ -2600,8 +2600,11 @@ spelt {"command": "x", "excludeTools": ["a"], "disabledTools": {"s3cret": 1}}
 input {"command": "x", "env": {"A": "Bearer ${input:s3}", "B": "${workspaceFolder}"}}
   .env.A: \${input… is no variable here: write the value
   .env.B: \${workspaceFolder… is no variable here: write the value
-codex {"url": "https://x", "bearer_token_env_var": "no_token"}
+codex {"url": "https://x", "bearer_token_env_var": "no_token", "tools": {"rm": false}}
+  .tools.rm: expected an object, found a boolean
   .*\${(env:)?no_token} is not set
+opencode {"command": ["x"], "environment": {"A": "{file:./s3cret}"}}
+  .env.A: \${file… is no variable here: write the value
 """)
 # Below each file: its servers, the secret variables that it names, and its warnings.
 CLIENT_FILES = """
@@ -2624,6 +2627,13 @@ CLIENT_FILES = """
 > {"a": {"transport": "http", "url": "https://a.b/@c/mcp?d=e@f"},
    "c": {"command": "uvx", "args": ["z"]}}
 >
+> projects: not served, the servers of .'/elsewhere'.: start it in such a folder, or
+=== Claude Code in another folder: .claude.json
+{"projects": {"/elsewhere": {"mcpServers": {"x": {"command": "${env:KEY}"}}},
+  "FOLDER": {"mcpServers": {}}, "/nothing": {"history": []}}}
+> {}
+>
+> projects: not served, the servers of .'/elsewhere'.: start it in such a folder, or
 === VS Code with Amp, and Zed: settings.json
 { // as in "http://"
   "terminal.env": {"HOME": "${env:NOT_NAMED}"},
@@ -2649,14 +2659,17 @@ supports_parallel_tool_calls = true
 excludeTools = ["mv"]
 since = 2026-11-22
 tools.read.approval_mode = "approve"
+tools.mv.approval_mode = "prompt"
 [mcp_servers.c]
 url = "https://c"
+default_tools_approval_mode = "prompt"
 bearer_token_env_var = "my_token"
 env_http_headers = { X = "KEY2", Z = "my_other" }
 http_headers = { Y = "y" }
 > {"a": {"command": "npx", "env": {"KEY2": "key2", "my_key": "its", "KEY": "key"},
-         "toolFilters": ["r*"], "excludeTools": ["mv", "rm"]},
-   "c": {"url": "https://c", "headers": {"X": "key2", "Y": "y", "Z": "other's",
+         "toolFilters": ["r*"], "excludeTools": ["mv", "rm"],
+         "requireApproval": ["mv"]},
+   "c": {"url": "https://c", "requireApproval": ["*"], "headers": {"X": "key2", "Y": "y", "Z": "other's",
          "Authorization": "Bearer token's"}}}
 > KEY KEY2 OFF my_key my_token
 > mcp_servers.a: unknown keys ..since.., ignored
@@ -2727,6 +2740,21 @@ def test_a_file_is_served_as_its_client_means_it(
     assert found == json.loads(servers)
     for pattern, warning in zip(filter(None, warnings), log.messages, strict=True):
         assert re.match(pattern, warning) and "ECRET" not in warning
+
+
+def test_a_key_that_is_added_is_read_and_approval_needs_its_room(
+    monkeypatch: Monkey,
+) -> None:
+    """Although other clients keep a key of this name for themselves."""
+    read: Any = workbench.ValueReader.read_text
+    monkeypatch.setitem(workbench.KEYS, "timeout", workbench.Key(read, ""))
+    monkeypatch.delitem(workbench.KEYS, "requireApproval", raising=False)
+    server = {"command": "x", "timeout": 7, "autoApprove": ["y"]}
+    asking = server | {"default_tools_approval_mode": "prompt"}
+    boxes = parse({"mcp_servers": {"a": server, "b": asking}}).toolboxes
+    assert boxes["a"].servers["a"].values["timeout"] == "7"
+    [a, b] = [boxes[name].servers[name].problem for name in "ab"]
+    assert not a and b.startswith("mcp_servers.b.requireApproval: unknown key")
 
 
 def test_one_bad_entry_costs_no_other(monkeypatch: Monkey, log: Logs) -> None:

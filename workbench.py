@@ -3170,8 +3170,6 @@ import tomllib
 
 _TABLES = ["mcpServers", "servers", "context_servers", "mcp_servers"]
 _TABLES += ["mcp", "mcp.servers", "amp.mcpServers"]
-# Rules about single tools that stand outside of the tables.
-_RULES = ["tools", "permission", "amp.tools.disable"]
 # Other spellings of our keys.
 _SPELLINGS = {
     "transport": ["type"],
@@ -3182,42 +3180,57 @@ _SPELLINGS = {
     "toolFilters": ["includeTools", "enabled_tools", "tools"],
     "excludeTools": ["disabledTools", "disabled_tools"],
 }
-# Clients keep these keys in an entry for themselves.
+# Keys of entries that mean something to a client alone, such as what its windows show,
+# what it never asks about, and how long it waits. Others would be warned of. A key that
+# is added to `KEYS`, such as `timeout`, is read all the same.
 _IGNORED = """
     description alwaysLoad autoApprove alwaysAllow trust required source version gallery
     dev settings extension isDefaultServer sourcePath timeout tool_timeout_sec scopes
     startup_timeout_sec startup_timeout_ms supports_parallel_tool_calls toolPermissions
-    default_tools_approval_mode deferTools
+    deferTools
 """
 
 
 def read_tables(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
     """A toolbox for each server in the tables of another client's file."""
-    tables = find_tables(data, file)
-    rules = []
-    for key in _RULES:
-        # Other clients have other things in `tools`.
-        is_rule = key.startswith("amp") or "mcp" in tables
-        if is_rule and isinstance(data.get(key), dict | list):
-            rules += data[key]
-    if rules:
-        how = "`excludeTools` in a server's entry does the same"
-        log.warning("not applied, rules about single tools: %s; %s", rules, how)
+    data = without_null(_spread_mcp(data))
+    warn_of_rules(data)
+    project = find_project(file, data)
+    tables = {key: data[key] for key in _TABLES if key in data}
+    if "mcpServers" in project:
+        # A server of the folder replaces that of the same name in an earlier table.
+        tables[f"projects.{Path.cwd()}.mcpServers"] = project["mcpServers"]
+    off = find_off(file, data, project, tables)
     toolboxes: dict[str, ToolboxConfig] = {}
     for place, table in tables.items():
         for name, entry in file.read_object(place, table).items():
-            servers = read_servers(file, place, {name: entry})
-            # An entry that is switched off, too, replaces that of an earlier table.
+            # A server that is switched off replaces another, too.
             toolboxes.pop(name, None)
-            if any(map(_starts_workbench, servers.values())):
+            servers = read_servers(file, place, {name: entry})
+            if not servers or name.lower() in off:
+                continue
+            if _starts_workbench(servers[name]):
                 how = "because it starts this workbench"
                 log.warning("%s.%s: left out, %s", place, name, how)
-            elif servers:
-                text: Any = _object(entry).get("description")
-                if not isinstance(text, str):
-                    text = f"Tools of the MCP server '{name}'"
-                toolboxes[name] = ToolboxConfig(text, servers)
+                continue
+            description: Any = _object(entry).get("description")
+            if not isinstance(description, str):
+                description = f"Tools of the MCP server '{name}'"
+            toolboxes[name] = ToolboxConfig(description, servers)
     return toolboxes
+
+
+def find_off(file: ValueReader, data: JSON, project: JSON, tables: JSON) -> set[str]:
+    """The names of servers that a list switches off, in small letters."""
+    off = _read_names(file, "disabledMcpServers", data)
+    off |= _read_names(file, "disabledMcpServers", project)
+    off |= _read_names(file, "mcp.excluded", data)
+    if "mcp.allowed" in data:
+        allowed = _read_names(file, "mcp.allowed", data)
+        for table in tables.values():
+            names = {name.lower() for name in _object(table)}
+            off |= names - allowed
+    return off
 
 
 def _starts_workbench(server: ServerConfig) -> bool:
@@ -3233,34 +3246,48 @@ def _starts_workbench(server: ServerConfig) -> bool:
     return False
 
 
-def find_tables(data: JSON, values: ValueReader) -> JSON:
-    """The tables of servers in another client's file, by their places.
-
-    Servers that a list of names switches off are marked as `disabled`.
-    """
+def _spread_mcp(data: JSON) -> JSON:
+    """The file with `mcp.servers` for the `servers` in its `mcp`, and so on."""
     mcp = _object(data.get("mcp"))
-    found = data | {f"mcp.{key}": value for key, value in mcp.items()}
-    # opencode's `mcp` is a table. VS Code and Gemini CLI have these keys in it.
-    if mcp.keys() & {"servers", "inputs", "allowed", "excluded", "serverCommand"}:
-        del found["mcp"]
-    tables = without_null({key: found.get(key) for key in _TABLES})
-    off = _read_names(values, "disabledMcpServers", found)
-    off |= _read_names(values, "mcp.excluded", found)
-    # Claude Code keeps the servers of each folder. Later tables win over earlier ones.
-    for folder, project in _object(data.get("projects")).items():
+    # VS Code and Gemini CLI have these keys there. That of opencode is a table itself.
+    if not mcp.keys() & {"servers", "inputs", "allowed", "excluded", "serverCommand"}:
+        return data
+    spread = {key: value for key, value in data.items() if key != "mcp"}
+    for key, value in mcp.items():
+        spread[f"mcp.{key}"] = value
+    return spread
+
+
+def find_project(file: ValueReader, data: JSON) -> JSON:
+    """What Claude Code keeps for the current folder; a warning for other folders."""
+    own: JSON = {}
+    others = []
+    for folder, value in file.read_object("projects", data.get("projects", {})).items():
+        project = without_null(_object(value))
         # `Path` knows which paths are equal on Windows.
         if Path(folder) == Path.cwd():
-            own = _object(project)
-            tables[f"projects.{folder}.mcpServers"] = own.get("mcpServers") or {}
-            off |= _read_names(values, "disabledMcpServers", own)
-    allowed = _read_names(values, "mcp.allowed", found)
-    has_allowed = found.get("mcp.allowed") is not None
-    for table in tables.values():
-        for name, entry in _object(table).items():
-            is_allowed = not has_allowed or name.lower() in allowed
-            if name.lower() in off or not is_allowed:
-                _object(entry)["disabled"] = True
-    return tables
+            own = project
+        elif project.get("mcpServers"):
+            others.append(folder)
+    if others:
+        how = "start it in such a folder, or move them into `mcpServers` at the top"
+        log.warning("projects: not served, the servers of %s: %s", others, how)
+    return own
+
+
+def warn_of_rules(data: JSON) -> None:
+    """Warn of rules about single tools that stand outside of the tables."""
+    keys = ["amp.tools.disable"]
+    if "mcp" in data:
+        # These are rules in opencode's file only.
+        keys += ["tools", "permission"]
+    rules: list[Any] = []
+    for key in keys:
+        if isinstance(data.get(key), dict | list):
+            rules += data[key]
+    if rules:
+        how = "`excludeTools` in a server's entry does the same"
+        log.warning("not applied, rules about single tools: %s; %s", rules, how)
 
 
 def _object(value: Any) -> JSON:
@@ -3268,36 +3295,58 @@ def _object(value: Any) -> JSON:
     return value if isinstance(value, dict) else {}
 
 
-def _read_names(values: ValueReader, path: str, owner: JSON) -> set[str]:
+def _read_names(file: ValueReader, path: str, owner: JSON) -> set[str]:
     """A list of servers' names, which clients compare without regard to case."""
-    names = values.expect(path, owner.get(path) or [], list)
+    names = file.expect(path, owner.get(path, []), list)
     return {name.lower() for name in names if isinstance(name, str)}
 
 
 def translate_entry(path: str, entry: JSON, reader: ValueReader) -> JSON:
     """The entry of a server in our form; `reader` collects contradictions."""
-    # `{env:NAME}` is a reference of opencode.
-    entry = json.loads(re.sub(r"(?<!\$)\{env:", "${env:", json.dumps(entry)))
+    # opencode refers to `{env:NAME}`, and to `{file:PATH}`, which is no variable here.
+    entry = json.loads(re.sub(r"(?<!\$)\{(env|file):", r"${\1:", json.dumps(entry)))
     command, args = entry.get("command"), entry.get("args", [])
     if isinstance(command, list) and command and isinstance(args, list):
         # opencode writes the command and its arguments as one list.
         entry["command"], entry["args"] = command[0], command[1:] + args
-    if isinstance(entry.get("tools"), dict):
-        del entry["tools"]  # Codex's approvals
+    _translate_approvals(path, entry, reader)
     _translate_names(entry)
     for ours, spellings in _SPELLINGS.items():
-        for key in entry.keys() & spellings:
-            value = entry.pop(key)
-            former = entry.setdefault(ours, value)
-            if former == value:
-                continue
-            if ours == "excludeTools" and type(former) is type(value) is list:
-                entry[ours] = former + value
-            else:
-                reader.report(f"{path}.{key}", f"expected the same as in {ours}")
-    for key in _IGNORED.split():
-        entry.pop(key, None)
-    return entry
+        for key in spellings:
+            if key in entry:
+                _rename(path, entry, key, ours, reader)
+    needless = set(_IGNORED.split()) - known_keys()
+    return {key: value for key, value in entry.items() if key not in needless}
+
+
+def _rename(path: str, entry: JSON, key: str, ours: str, reader: ValueReader) -> None:
+    """Give a key of an entry our name, beside which it must not say anything else."""
+    value = entry.pop(key)
+    former = entry.setdefault(ours, value)
+    if former == value:
+        return
+    if ours == "excludeTools" and type(former) is type(value) is list:
+        entry[ours] = former + value
+    else:
+        reader.report(f"{path}.{key}", f"expected the same as in {ours}")
+
+
+def _translate_approvals(path: str, entry: JSON, reader: ValueReader) -> None:
+    """Put `requireApproval` in place of what Codex asks about.
+
+    Without the room Approval this is an unknown key, and so a problem of the entry.
+    """
+    asks = []
+    if entry.pop("default_tools_approval_mode", "") == "prompt":
+        asks.append("*")
+    if isinstance(entry.get("tools"), dict):
+        for name, value in entry.pop("tools").items():
+            settings = reader.expect(f"{path}.tools.{name}", value, dict)
+            if settings.get("approval_mode") == "prompt":
+                asks.append(name)
+    own = entry.get("requireApproval", [])
+    if asks and isinstance(own, list):
+        entry["requireApproval"] = own + asks
 
 
 def _translate_names(entry: JSON) -> None:
@@ -3324,23 +3373,22 @@ def _add(entry: JSON, key: str, name: str, value: str) -> None:
 # Editors write JSON with comments and trailing commas. Strings are matched first,
 # because neither means anything inside a string.
 _STRING = r'(?xs) (?P<string> "(?:[^"\\]+|\\.)*"? )'
-_COMMENT = r" | //[^\n]* | /\*.*?(?:\*/|\Z)"
-_TRAILING_COMMA = r" | ,(?=\s*[\]}])"
+_COMMENT = _STRING + r" | //[^\n]* | /\*.*?(?:\*/|\Z)"
+_TRAILING_COMMA = _STRING + r" | ,(?=\s*[\]}])"
 
 
 def translate_text(path: str, text: str) -> str:
     """The text of a file as plain JSON. Dates in TOML become texts."""
     if path.endswith(".toml"):
         return json.dumps(tomllib.loads(text), default=str)
-
-    def blank(match: re.Match[str]) -> str:
-        # Spaces in place of the rest keep lines and columns in errors right.
-        return match["string"] or re.sub(".", " ", match[0])
-
     # Comments may stand between a comma and its bracket, and so go first.
-    for extension in (_COMMENT, _TRAILING_COMMA):
-        text = re.sub(_STRING + extension, blank, text)
-    return text
+    text = re.sub(_COMMENT, _blank, text)
+    return re.sub(_TRAILING_COMMA, _blank, text)
+
+
+def _blank(match: re.Match[str]) -> str:
+    """A string as it is, and spaces, which keep lines and columns, for all else."""
+    return match["string"] or re.sub(".", " ", match[0])
 
 
 FORMS |= dict.fromkeys([*_TABLES, "projects"], read_tables)
