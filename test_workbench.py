@@ -1410,11 +1410,13 @@ def test_secrets_are_masked(entry: Any, texts: str, monkeypatch: Monkey) -> None
 
 
 def test_only_secrets_are_masked(tmp_path: Path, monkeypatch: Monkey) -> None:
+    folder = tmp_path / "in My-Projects"  # whose last word is told alone as well
+    folder.mkdir()
     monkeypatch.setenv("SHORT_KEY", "1234567")
-    monkeypatch.setenv("KEY_FILE", str(tmp_path))
+    monkeypatch.setenv("KEY_FILE", str(folder))
     args = ["--verbose=very-much", "https://h.org/@owner/name", "--key", "1234567"]
     env = {"NODE_ENV": "production", "A_KEY": "${KEY_FILE}", "BLANK_KEY": " " * 8}
-    told = f"1234567 {tmp_path} {' ' * 8} very-much h.org/@owner production"
+    told = f"1234567 {folder} {' ' * 8} very-much h.org/@owner production"
     assert mask(told, {"args": args, "env": env}) == told
 
 

@@ -1858,10 +1858,12 @@ class Secrets:
         """
         known = set(self._texts)
         for text in texts:
+            if os.path.exists(text):
+                continue
             # Output is shown line by line. The last word is that of `Bearer X`.
             parts = {text, *text.splitlines(), text.rpartition(" ")[2]}
             for part in map(str.strip, parts):
-                if len(part) >= 8 and not os.path.exists(part):
+                if len(part) >= 8:
                     known.add(part)
         # A secret may contain another one, and is replaced first.
         self._texts = sorted(known, key=len, reverse=True)
