@@ -1858,12 +1858,13 @@ class Secrets:
         """
         known = set(self._texts)
         for text in texts:
+            # Of a path with a blank, the last word alone is no path.
             if os.path.exists(text):
                 continue
             # Output is shown line by line. The last word is that of `Bearer X`.
             parts = {text, *text.splitlines(), text.rpartition(" ")[2]}
             for part in map(str.strip, parts):
-                if len(part) >= 8:
+                if len(part) >= 8 and not os.path.exists(part):
                     known.add(part)
         # A secret may contain another one, and is replaced first.
         self._texts = sorted(known, key=len, reverse=True)
