@@ -2629,13 +2629,13 @@ CLIENT_FILES = """
 > {"a": {"transport": "http", "url": "https://a.b/@c/mcp?d=e@f"},
    "c": {"command": "uvx", "args": ["z"]}}
 >
-> projects: not served, the servers of .'/elsewhere'.: start it in such a folder, or
+> not served, the servers of other projects: .'/elsewhere'.; start the workbench there
 === Claude Code in another folder: .claude.json
 {"projects": {"/elsewhere": {"mcpServers": {"x": {"command": "${env:KEY}"}}},
   "FOLDER": {"mcpServers": {}}, "/nothing": {"history": []}}}
 > {}
 >
-> projects: not served, the servers of .'/elsewhere'.: start it in such a folder, or
+> not served, the servers of other projects: .'/elsewhere'.; start the workbench there
 === VS Code with Amp, and Zed: settings.json
 { // as in "http://"
   "terminal.env": {"HOME": "${env:NOT_NAMED}"},
@@ -2862,13 +2862,14 @@ async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> N
     """And warns of a pattern that matches nothing there alone."""
     more: Any = {"title": "t" * 999, "annotations": READING["annotations"]}
     tools = [tool("x", description="ä" * 1_000, **more), tool("filtered out")]
-    its = local(tools=tools) | {"toolFilters": ["x"], "excludeTools": ["y"]}
+    its = local(tools=tools) | {"toolFilters": ["x"], "excludeTools": ["${A_KEY}"]}
+    its["env"] = {"A_KEY": "key-0123456"}
     assert await check({"mcpServers": {"s": its}}) == 0
     server, idle, summary, *rest = capsys.readouterr().out.replace(",", "").splitlines()
     assert server.startswith("s  ok     ")  # its toolbox has the same name
     whole = int(re.findall("([0-9]+) bytes", server)[0])
     assert whole == pytest.approx(3_250, abs=150)  # with the title, and the keys
-    assert idle.startswith("    its pattern") and summary == "1 ok; 1 warning"
+    assert idle.startswith("    its pattern '***'") and summary == "1 ok; 1 warning"
     assert "pattern" not in log.text
     own, native, saved = map(int, re.findall("([0-9]+) bytes", " ".join(rest)))
     assert 900 < own < 1_400

@@ -230,7 +230,8 @@ class ValueReader:
 
     def is_off(self, path: str, entry: JSON) -> bool:
         """Whether an entry is switched off. The keys that say so are taken from it."""
-        enabled, disabled = entry.pop("enabled", True), entry.pop("disabled", False)
+        enabled = entry.pop("enabled", True)
+        disabled = entry.pop("disabled", False)
         self.expect(f"{path}.enabled", enabled, bool)
         self.expect(f"{path}.disabled", disabled, bool)
         return enabled is False or disabled is True
@@ -1485,13 +1486,15 @@ class Connection:
         A person who has misspelt an exclusion relies on it in vain.
         """
         tools = [*self.tools, *self.left_out]
+        mask = self.workbench.config.secrets.mask
         idle = []
         for name, key in KEYS.items():
             if key.read is not ValueReader.read_patterns:
                 continue
             for pattern in self.entry.values[name]:
                 if pattern != "*" and not any(matches(tool, pattern) for tool in tools):
-                    idle.append(f"its pattern {pattern!r} matches none of its tools")
+                    shown = mask(repr(pattern))
+                    idle.append(f"its pattern {shown} matches none of its tools")
         return idle
 
     async def call(self, call: ToolCall) -> JSON:
@@ -1835,13 +1838,17 @@ def find_secrets(name: str, text: str) -> list[range]:
     if is_secret(name):
         places.append(range(len(text)))
     for found in _NAME.finditer(text):
-        if is_secret(found["name"]):
-            start, end = next(_VALUE.finditer(text, found.end())).span()
-            word = text[start:end].partition(" ")[0]
-            places += [range(start, end), range(start, start + len(word))]
-            if found.start() == 0:
-                # All of an argument such as `Authorization: X` is the value.
-                places.append(range(start, len(text)))
+        if not is_secret(found["name"]):
+            continue
+        begin = found.end()
+        value = _VALUE.match(text, begin)
+        assert value is not None, "an empty text is a value, too"
+        word = value[0].partition(" ")[0]
+        places.append(range(*value.span()))
+        places.append(range(begin, begin + len(word)))
+        if found.start() == 0:
+            # All of an argument such as `Authorization: X` is the value.
+            places.append(range(begin, len(text)))
     return places
 
 
@@ -3273,8 +3280,8 @@ def find_project(file: ValueReader, data: JSON) -> JSON:
         elif project.get("mcpServers"):
             others.append(folder)
     if others:
-        how = "start it in such a folder, or move them into `mcpServers` at the top"
-        log.warning("projects: not served, the servers of %s: %s", others, how)
+        how = "start the workbench there, or move them to `mcpServers` at the top"
+        log.warning("not served, the servers of other projects: %s; %s", others, how)
     return own
 
 
@@ -3370,7 +3377,9 @@ def _translate_names(entry: JSON) -> None:
 
 def _add(entry: JSON, key: str, name: str, value: str) -> None:
     """Add a member to an object of an entry, unless it has one of this name."""
-    _object(entry.setdefault(key, {})).setdefault(name, value)
+    members = entry.setdefault(key, {})
+    if isinstance(members, dict):
+        members.setdefault(name, value)
 
 
 # Editors write JSON with comments and trailing commas. Strings are matched first,
