@@ -953,7 +953,7 @@ def read_json(value: Any) -> Any:
     return value
 
 
-def _read_object(value: Any) -> Any:
+def _as_object(value: Any) -> Any:
     if value == "":
         return {}
     found = read_json(value)
@@ -962,7 +962,7 @@ def _read_object(value: Any) -> Any:
     return found
 
 
-def _read_patterns(value: Any) -> Any:
+def _as_patterns(value: Any) -> Any:
     found = read_json(value)
     if not isinstance(found, list):
         found = [value]
@@ -977,7 +977,7 @@ class OpenToolbox(Arguments, title="Open Toolbox"):
     """
 
     toolbox_name: str
-    tools: Annotated[list[str], BeforeValidator(_read_patterns)] = ["*"]
+    tools: Annotated[list[str], BeforeValidator(_as_patterns)] = ["*"]
 
 
 class UseTool(Arguments, title="Use Tool"):
@@ -987,7 +987,7 @@ class UseTool(Arguments, title="Use Tool"):
     """
 
     tool_name: str
-    arguments: Annotated[JSON, BeforeValidator(_read_object)] = {}
+    arguments: Annotated[JSON, BeforeValidator(_as_object)] = {}
     toolbox_name: str = ""
 
 
@@ -1198,7 +1198,8 @@ def _is_valid(tool: Any) -> bool:
         # The session checks a whole page in the same way, in any version.
         validate_server_result("tools/list", "2025-11-25", {"tools": [tool]})
     except ValueError as error:
-        log.warning("left out an invalid tool: %s: %.99s", explain(error), tool)
+        name = tool.get("name") if isinstance(tool, dict) else tool
+        log.warning("left out an invalid tool: %s: %s", explain(error), name)
         return False
     return True
 
