@@ -2886,8 +2886,8 @@ MODES["login"] = Mode(
 
 ANSWER_LIMIT = 30_000  # characters of an answer; clients cut longer ones
 LINES_LIMIT = 8_000  # characters of the lines of a brief answer
-DEPTH = 4  # steps from the value of an argument into its schema
-# What the lines may lack, the least first.
+DEPTH = 4  # steps into the schema of an argument
+# The lines lack the first of these that makes them short enough.
 LEFT_OUT: list[tuple[str, ...]] = [(), ("descriptions",)]
 LEFT_OUT += [("descriptions", "optional arguments"), ("descriptions", "arguments")]
 
@@ -2932,7 +2932,7 @@ def fit(answer: JSON, asked: OpenToolbox) -> None:
 def list_in_lines(answer: JSON, patterns: list[str]) -> None:
     """Put a line in place of each tool that is not named in full.
 
-    If the lines are too long, all of them are made again without the next parts, to
+    As long as the lines are too long, all of them are made again with less, down to
     names alone.
     """
     listed = [tool for tool in answer["tools"] if tool["name"] not in patterns]
@@ -2964,7 +2964,7 @@ def drop_schemas(answer: JSON, patterns: list[str]) -> None:
     A tool loses its schema first, and the next time all else but its name.
     """
     tools = {tool["name"]: tool for tool in answer["tools"] if isinstance(tool, dict)}
-    # Only tools that can still be shortened are in here.
+    # A tool that has only its name left is taken out of here.
     sizes = {name: len(compact(tool)) for name, tool in tools.items()}
     # The note will have one more sentence.
     excess = len(compact(answer)) + len(_DROPPED) + 20 - ANSWER_LIMIT
@@ -3567,8 +3567,8 @@ MODES["call"] = Mode(
 
 # === Room: Built-in toolbox ===========================================================
 # A server of our own with two tools, made by `tool_server` as the workbench is, over
-# stdio or HTTP. It is the demo where there is no file. Without this room, there is
-# neither.
+# stdio or HTTP. Where there is no file, this server is the demo. Without this room,
+# there is neither.
 
 import datetime
 import zoneinfo
@@ -3665,8 +3665,8 @@ class ToolboxApp:
 async def _send_renamed(send: Send, message: Message) -> None:
     """Send a part of an answer in the words of the older toolbox, in TypeScript.
 
-    Its clients expect `sessionId`, and 400 for an unknown session. The SDK says
-    `session_id`, and 404.
+    Clients of that toolbox expect `sessionId`, and 400 for an unknown session. The SDK
+    says `session_id`, and 404.
     """
     if message.get("status") == 404:
         message["status"] = 400
