@@ -12,16 +12,16 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 
 # A call comes in by `Stdio`, passes `use_tool`, `DownstreamServer.call`,
 # `Connection.call` and `ServerProcess._send`, and returns by `ServerProcess._messages`.
-# The core is complete by itself, with these lines of code: Configuration (245),
-# Workbench (239), MCP server (159), Connections (264), Processes (98), Messages (44),
-# Secrets (50), Serving (187). Each room behind the core can be deleted, from its banner
+# The core is complete by itself, with these lines of code: Configuration (246),
+# Workbench (239), MCP server (159), Connections (267), Processes (98), Messages (44),
+# Secrets (54), Serving (187). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
 # Remote servers (254): a `url`.
 # Sign-in (176): `--login`, for remote servers.
 # Brief answers (115): without them, an answer of `open_toolbox` is whole, however long.
 # Approval (66): a person is asked before some calls.
-# Other clients' files (158): tables of servers, keys, and TOML of other clients.
+# Other clients' files (160): tables of servers, keys, and TOML of other clients.
 # Reports (114): `--check` and `--call`.
 # Built-in toolbox (101): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
