@@ -1443,31 +1443,24 @@ def test_no_secret_is_logged_or_told(tmp_path: Path, monkeypatch: Monkey) -> Non
 
 
 def test_no_description_or_refusal_tells_a_secret(monkeypatch: Monkey) -> None:
-    """A model reads both. The secret may stand in another toolbox."""
+    """Not even one that stands in another toolbox."""
     monkeypatch.setenv("WB_TOKEN", "tok-0123456")
     server = {"command": "x", "env": {"A_KEY": "key-0123456"}}
-    first = {"description": "${WB_TOKEN} key-0123456", "mcpServers": {}}
-    own = {"toolboxes": {"a": first, "b": {"mcpServers": {"s": server}}}}
+    told = {"description": "${WB_TOKEN} key-0123456", "mcpServers": {}}
+    own = {"toolboxes": {"a": told, "b": {"mcpServers": {"s": server}}}}
     its = {"mcpServers": {"s": server | {"description": "tok-0123456 key-0123456"}}}
     for data in (own, its):
-        assert "Description: *** ***\n" in workbench.instructions(parse(data)) + "\n"
+        assert "Description: *** ***" in workbench.instructions(parse(data))
     with pytest.raises(workbench.ConfigError, match="set to '.{3}' is no longer"):
         parse(own | {"toolMode": "key-0123456"})
 
 
 def test_named_secrets_are_withheld(tmp_path: Path, monkeypatch: Monkey) -> None:
-    withheld = ["WB_TOKEN", "WB_MINE", "WB_PW", "WB_BEHIND", "WB_OFF_KEY", "WB_MORE"]
-    withheld += ["WB_OF_HEADER", "WB_NAMED"]
-    passed_on = ["WB_USER", "WB_TZ", "WB_HOME", "WB_NOTE_KEY", "WB_WAS_KEY", "WB_KEY"]
-    for name in [*withheld, *passed_on]:
-        monkeypatch.setenv(name, "x")
-    monkeypatch.setenv("WB_AUTH_SOCK", str(tmp_path))  # a path that exists
+    passed_on = {"WB_USER", "WB_TZ", "WB_HOME", "WB_NOTE_KEY", "WB_WAS_KEY", "WB_KEY"}
     args = ["${WB_TOKEN:-x} ${WB_TZ:-UTC}", "--token", "${WB_MINE:-}"]
     args += ["${WB_AUTH_SOCK}", "User=sa;Password=${WB_PW:-a#1}${WB_MORE}"]
-    args += ["${WB_HEADER:-Authorization: Bearer} ${WB_BEHIND}"]
-    args += [
-        '{"${WB_HEADER:-Authorization}": "${WB_NAMED}", "Key": "", "U": "${WB_TZ}"}'
-    ]
+    args += ["${NO:-Authorization: Bearer} ${WB_BEHIND}"]
+    args += ['{"${NO:-Authorization}": "${WB_NAMED}", "Key": "", "A": "${WB_TZ}"}']
     headers = {"X-User": "${WB_USER}", "Authorization": "Bearer ${WB_OF_HEADER}"}
     data = configuration(
         a={"command": "${WB_HOME}/x", "args": args, "_note": "${WB_NOTE_KEY}"},
@@ -1475,7 +1468,12 @@ def test_named_secrets_are_withheld(tmp_path: Path, monkeypatch: Monkey) -> None
         remote={"url": "https://h", "headers": headers},
         _was={"command": "${WB_WAS_KEY}"},
     )
-    assert parse(data | {"history": "${WB_KEY}"}).withheld == set(withheld)
+    data["history"] = "${WB_KEY}"
+    names = set(re.findall("WB_[A-Z_]+", json.dumps(data)))
+    for name in names:
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("WB_AUTH_SOCK", str(tmp_path))  # a path that exists
+    assert parse(data).withheld == names - passed_on - {"WB_AUTH_SOCK"}
 
 
 # === Serving ==========================================================================
@@ -2744,31 +2742,28 @@ def test_a_file_is_served_as_its_client_means_it(
         assert re.match(pattern, warning) and "ECRET" not in warning
 
 
-def test_a_key_that_is_added_is_read_and_approval_needs_its_room(
-    monkeypatch: Monkey,
-) -> None:
-    """Although other clients keep a key of this name for themselves."""
-    read: Any = workbench.ValueReader.read_text
-    monkeypatch.setitem(workbench.KEYS, "timeout", workbench.Key(read, ""))
-    monkeypatch.delitem(workbench.KEYS, "requireApproval", raising=False)
-    server = {"command": "x", "timeout": 7, "autoApprove": ["y"]}
-    asking = server | {"default_tools_approval_mode": "prompt"}
-    boxes = parse({"mcp_servers": {"a": server, "b": asking}}).toolboxes
-    assert boxes["a"].servers["a"].values["timeout"] == "7"
-    [a, b] = [boxes[name].servers[name].problem for name in "ab"]
-    assert not a and b.startswith("mcp_servers.b.requireApproval: unknown key")
+def test_a_key_that_is_added_is_read(monkeypatch: Monkey) -> None:
+    """Also one that other clients keep for themselves."""
+    row = workbench.Key(workbench.ValueReader.read_text, "")
+    monkeypatch.setitem(workbench.KEYS, "timeout", row)
+    box = parse({"mcpServers": {"s": {"command": "x", "timeout": 7}}}).toolboxes["s"]
+    assert box.servers["s"].values["timeout"] == "7" and not box.servers["s"].problem
 
 
 def test_one_bad_entry_costs_no_other(monkeypatch: Monkey, log: Logs) -> None:
     """Its place names table and server as the file does. The workbench is left out."""
+    # Without the room that heeds it, an approval of Codex is a problem.
+    monkeypatch.delitem(workbench.KEYS, "requireApproval", raising=False)
     monkeypatch.chdir(ROOT)
     itself = {"command": "uv", "args": ["run", ".github/../workbench.py"]}
     toolbox = {"command": workbench.__file__, "args": ["--toolbox"]}
     unset = {"command": ["x", "${NO}"], "description": "${NO}"}
     entries = {"_": 7, "good": toolbox, "us": itself, "a__b": {"command": "x"}}
-    config = parse({"mcp": entries | {"text": "s3cret", "un": unset}})
+    entries |= {"text": "s3cret", "un": unset}
+    entries["ask"] = {"command": "x", "tools": {"rm": {"approval_mode": "prompt"}}}
+    config = parse({"mcp": entries})
     assert log.messages == ["mcp.us: left out, because it starts this workbench"]
-    assert list(config.toolboxes) == ["good", "a__b", "text", "un"]
+    assert list(config.toolboxes) == ["good", "a__b", "text", "un", "ask"]
     for name, box in config.toolboxes.items():
         [server] = box.servers.values()
         assert server.problem.startswith(f"mcp.{name}") == (name != "good")
