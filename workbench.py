@@ -2895,8 +2895,6 @@ _SIGNS = "Signs: `?` optional, `[]` list, `{}` object with its keys, `|` between
 _SIGNS += "values, `…` more. Keep `brief`: a full name in `tools` brings the schema."
 _LACKING = "So many lines lack {}: `SERVER__*`, or a part of it, brings these back."
 _DROPPED = "{} of {} tools have no schema here: get it with {} in `tools`."
-# A text without signs, commas, quotes and control characters.
-_CLEAR = re.compile(r"""[^?\[\]{}|…,"'\0-\x1f]+""")
 
 
 class OpenBriefly(OpenToolbox, title="Open Toolbox"):
@@ -3050,8 +3048,9 @@ def outline(schema: Any, root: JSON, depth: int) -> str:
 
 
 def show_value(value: Any) -> str:
-    """A value of an enumeration; as JSON, unless it is a text that is clear as it is."""
-    if isinstance(value, str) and _CLEAR.fullmatch(value):
+    """A value of an enumeration: as JSON, and so in quotes, if it could be misread."""
+    # A text is clear without signs, commas, quotes and control characters.
+    if isinstance(value, str) and re.fullmatch(r"""[^?\[\]{}|…,"'\0-\x1f]+""", value):
         return value
     return compact(value)
 
@@ -3503,10 +3502,9 @@ def _print_summary(servers: Servers, up: Servers) -> None:
     if failed:
         summary += f", {len(failed)} failed: {', '.join(failed)}"
     warnings = sum(len(server.connection.find_idle_patterns()) for server in up)
-    if warnings == 1:
-        summary += "; 1 warning"
-    elif warnings:
-        summary += f"; {warnings} warnings"
+    if warnings:
+        noun = "warning" if warnings == 1 else "warnings"
+        summary += f"; {warnings} {noun}"
     print(summary)
 
 
