@@ -19,10 +19,10 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # elsewhere that end in `# room: ` and its name:
 # Remote servers (254): a `url`.
 # Sign-in (176): `--login`, for remote servers.
-# Brief answers (115): without them, an answer of `open_toolbox` is whole, however long.
+# Brief answers (114): without them, an answer of `open_toolbox` is whole, however long.
 # Approval (66): a person is asked before some calls.
 # Other clients' files (160): tables of servers, keys, and TOML of other clients.
-# Reports (114): `--check` and `--call`.
+# Reports (113): `--check` and `--call`.
 # Built-in toolbox (101): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
 # Windows (23): the children of servers end, too.
