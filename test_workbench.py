@@ -3104,7 +3104,8 @@ def test_the_readme_has_every_command_and_option() -> None:
         assert "".join(line).replace("'", "") in tried
     named = re.findall(r"--(\w[\w-]*)", SECTIONS["Command line"])
     own = {"read-only", "verbose", "version", "http"}
-    assert set(named) == own | workbench.MODES.keys() - {"config"}
+    modes = {name.lstrip("-") for name in workbench.MODES}
+    assert set(named) == own | modes - {"config"}
     # An error of the program points there.
     assert "Upgrading and removing" in SECTIONS
 

@@ -1215,6 +1215,7 @@ class Connection:
         self.name = name
         self.entry = entry
         self.workbench = workbench
+        self._mask = workbench.config.secrets.mask
         self.tools: dict[str, types.Tool] = {}  # by name, those for models
         self.left_out: dict[str, str] = {}  # by name, the key or option that hides it
         self.session: ClientSession  # set by `run`, once the transport is entered
@@ -1246,15 +1247,13 @@ class Connection:
         The first reason is kept, because later ones are consequences of the first.
         """
         if not self.reason:
-            masked = self.workbench.config.secrets.mask(reason)
-            self.reason = " ".join(masked.split())
+            self.reason = " ".join(self._mask(reason).split())
         if self.state is State.UP:
             self.set_state(State.DRAINING)
 
     def log_line(self, line: bytes) -> None:
         """Log a line of the server's output that is no message, and remember it."""
-        secrets = self.workbench.config.secrets
-        text = secrets.mask(line.decode(errors="replace")).strip()
+        text = self._mask(line.decode(errors="replace")).strip()
         if text:
             # The address of a sign-in has several hundred characters.
             self.output.append(text[:1_000])
@@ -1430,7 +1429,13 @@ class Connection:
         """Get the server's tools, and keep those that models may see."""
         tools: dict[str, types.Tool] = {}
         left_out: dict[str, str] = {}
-        for tool in await self._fetch_tools():
+        try:
+            listed = await self._fetch_tools()
+        except MCPError as error:
+            if error.code != types.METHOD_NOT_FOUND:
+                raise
+            listed = []  # the server has no tools
+        for tool in listed:
             hidden_by = self._why_left_out(tool)
             if hidden_by:
                 left_out[tool.name] = hidden_by
@@ -1448,22 +1453,17 @@ class Connection:
         https://modelcontextprotocol.io/specification/2025-11-25/server/tools#listing-tools
         """
         tools: list[types.Tool] = []
-        cursors: set[str] = set()
-        params = types.PaginatedRequestParams()
-        while True:
-            try:
-                page = await self.session.list_tools(params=params)
-            except MCPError as error:
-                if error.code == types.METHOD_NOT_FOUND:
-                    return tools  # the server has no tools
-                raise
+        asked: set[str | None] = set()
+        cursor: str | None = None
+        # The last page has no cursor. A server that does not know cursors may send the
+        # same one for ever.
+        while cursor not in asked:
+            asked.add(cursor)
+            params = types.PaginatedRequestParams(cursor=cursor)
+            page = await self.session.list_tools(params=params)
             tools += page.tools
-            cursor = page.next_cursor
-            # A server that knows no cursors sends the same page for ever.
-            if not cursor or cursor in cursors:
-                return tools
-            cursors.add(cursor)
-            params.cursor = cursor
+            cursor = page.next_cursor or None
+        return tools
 
     def _why_left_out(self, tool: types.Tool) -> str:
         """What hides a tool from models; empty if nothing does."""
@@ -2099,53 +2099,51 @@ def serve(options: argparse.Namespace, secrets: Secrets) -> Work:
     return serve_stdio(create_server(config))
 
 
-# The command line can ask for these, by the names of their options. If it asks for no
-# other, it asks for `config`.
+# The command line can ask for these. If it asks for no other, it asks for `config`.
 MODES: dict[str, Mode] = {}
 # `Path` turns an empty CONFIG into the current folder, which cannot be read.
 MODES["config"] = Mode(
     "[CONFIG] [--read-only]",
     {"nargs": "?", "type": Path, "metavar": "CONFIG", "help": "the file to serve"},
     serve,
-    goes_with=("read_only",),
+    goes_with=("--read-only",),
     serves=True,
 )
 # The options that are no modes.
 OPTIONS: dict[str, JSON] = {
-    "read_only": {"action": "store_true", "help": "serve only read-only tools"},
-    "verbose": {"action": "store_true", "help": "log more"},
+    "--read-only": {"action": "store_true", "help": "serve only read-only tools"},
+    "--verbose": {"action": "store_true", "help": "log more"},
 }
 
 
 def parse_arguments() -> tuple[argparse.Namespace, Mode]:
     """Read the command line, or end the program with what is wrong in it."""
-    usage = "".join(f"\n  python %(prog)s {mode.usage}" for mode in MODES.values())
     parser = argparse.ArgumentParser(
-        usage=usage,
+        usage="".join(f"\n  python %(prog)s {mode.usage}" for mode in MODES.values()),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("config", **MODES["config"].option)
     for name, mode in MODES.items():
-        if name != "config":
-            parser.add_argument(f"--{name}", **mode.option)
+        parser.add_argument(name, **mode.option)
     for name, option in OPTIONS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", **option)
+        parser.add_argument(name, **option)
     version = f"mcp-workbench {__version__}"
     parser.add_argument("--version", action="version", version=version)
     options = parser.parse_args()
-    given = set()
-    for name, value in vars(options).items():
-        if value not in (None, False):
-            given.add(name)
+    given = {name for name in [*MODES, *OPTIONS] if _is_given(options, name)}
     asked = "config"
     for name in MODES:
         if name in given:
             asked = name
     mode = MODES[asked]
-    if given - {asked, "verbose", *mode.goes_with}:
+    if given - {asked, "--verbose", *mode.goes_with}:
         parser.error(f"options that do not go together; expected: {mode.usage}")
     return options, mode
+
+
+def _is_given(options: argparse.Namespace, name: str) -> bool:
+    value = getattr(options, name.lstrip("-").replace("-", "_"))
+    return value not in (None, False)
 
 
 def set_up_log(secrets: Secrets, level: int) -> MaskedLog:
@@ -2197,7 +2195,7 @@ def main() -> None:
         log.error("%s", error)
         work = serve_refusal(str(error))
     if has_person and mode.serves:
-        others = ", ".join(f"--{name}" for name in [*MODES, "help"] if name != "config")
+        others = ", ".join([*MODES, "--help"][1:])
         log.info("Waiting for an MCP client. Ctrl-C ends. Other options: %s", others)
     # Lines of the log have waited until now, so that a person who is told of a file's
     # problems gets no lines around them.
@@ -2873,7 +2871,7 @@ async def log_in(address: str, secrets: Secrets) -> int:
     return 0
 
 
-MODES["login"] = Mode(
+MODES["--login"] = Mode(
     "--login URL",
     {"metavar": "URL", "help": "sign in to a remote server, in the browser"},
     lambda options, secrets: log_in(options.login, secrets),
@@ -3549,17 +3547,17 @@ async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
     return int(result.is_error)
 
 
-MODES["check"] = Mode(
+MODES["--check"] = Mode(
     "[CONFIG] --check [--read-only]",
     {"action": "store_true", "help": "check every server; --verbose lists its tools"},
     lambda options, secrets: check(find_config(options, secrets)),
-    goes_with=("config", "read_only"),
+    goes_with=("config", "--read-only"),
 )
-MODES["call"] = Mode(
+MODES["--call"] = Mode(
     "[CONFIG] --call NAME [JSON] [--read-only]",
     {"nargs": "+", "metavar": ("NAME", "JSON"), "help": "call a tool by its full name"},
     lambda options, secrets: call_once(find_config(options, secrets), *options.call),
-    goes_with=("config", "read_only"),
+    goes_with=("config", "--read-only"),
 )
 
 
@@ -3721,14 +3719,14 @@ def serve_toolbox(options: argparse.Namespace, _: Secrets) -> Work:
     return serve_stdio(create_toolbox_server())
 
 
-MODES["toolbox"] = Mode(
+MODES["--toolbox"] = Mode(
     "--toolbox [--http [HOST:]PORT]",
     {"action": "store_true", "help": "serve the built-in tools, echo and time"},
     serve_toolbox,
-    goes_with=("http",),
+    goes_with=("--http",),
     serves=True,
 )
-OPTIONS["http"] = {
+OPTIONS["--http"] = {
     "metavar": "[HOST:]PORT",
     "type": host_and_port,
     "help": "with --toolbox, serve over HTTP",
