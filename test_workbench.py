@@ -3038,11 +3038,10 @@ def test_ctrl_c_ends_it_and_it_ends_its_servers(tmp_path: Path, notes: Path) -> 
 
 README = (ROOT / "README.md").read_text("utf-8")
 SECTIONS = dict(re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", README))
-# The files that the shown entries name.
-SERVED = (
-    "~/.claude.json ~/.codex/config.toml ~/.gemini/settings.json /path/config.json "
-)
-SERVED += "~/.config/opencode/opencode.json"
+SERVED_FILES = """
+~/.claude.json /path/config.json ~/.codex/config.toml ~/.gemini/settings.json
+~/.config/opencode/opencode.json
+"""
 
 
 def blocks(language: str) -> list[str]:
@@ -3073,27 +3072,31 @@ def test_the_script_header_and_the_requirements_ask_for_the_same() -> None:
     ast.parse(script, feature_version=(3, 9))
 
 
-def test_entries_can_be_pasted(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> None:
-    """What is switched off beside the workbench stays off."""
+def test_files_that_are_shown_can_be_served(
+    tmp_path: Path, monkeypatch: Monkey, log: Logs
+) -> None:
     monkeypatch.chdir(tmp_path)
     projects, ours = blocks("jsonc")
     before, after = projects.replace("/home/me/app", tmp_path.as_posix()).splitlines()
-    for text, names in [(ours, ["project"]), (before, ["db"]), (after, ["db"])]:
+    for text, toolbox in [(ours, "project"), (before, "db"), (after, "db")]:
         Path("config.json").write_text(text, "utf-8")
-        assert list(find("config.json").toolboxes) == names
+        assert list(find("config.json").toolboxes) == [toolbox]
     example = find(str(ROOT / "workbench-config.example.json"))
     assert list(example.toolboxes) == ["project", "web"] and not log.messages
-    lines = re.findall("(?m)mcp add .*(uv run .*)", README)
-    entries = [("json", each) for each in blocks("json")]
-    entries += [("toml", each) for each in blocks("toml")]
-    for suffix, text in entries:
-        Path(f"config.{suffix}").write_text(text, "utf-8")
-        [[entry]] = [
-            t.servers.values() for t in find(f"config.{suffix}").toolboxes.values()
-        ]
-        assert not entry.problem
-        lines.append(" ".join([entry.values["command"], *entry.values["args"]]))
-    assert {f"uv run /path/workbench.py {file}" for file in SERVED.split()} == {*lines}
+
+
+def test_entries_can_be_pasted(tmp_path: Path) -> None:
+    """Each starts the workbench, and the servers beside it are switched off."""
+    lines = re.findall("mcp add .*(uv run .*)", README)
+    shown = [(text, "config.json") for text in blocks("json")]
+    shown += [(text, "config.toml") for text in blocks("toml")]
+    for text, name in shown:
+        (tmp_path / name).write_text(text, "utf-8")
+        [toolbox] = find(str(tmp_path / name)).toolboxes.values()
+        values = toolbox.servers["workbench"].values
+        lines.append(" ".join([values["command"], *values["args"]]))
+    expected = {f"uv run /path/workbench.py {file}" for file in SERVED_FILES.split()}
+    assert set(lines) == expected
 
 
 def test_the_readme_has_every_command_and_option() -> None:
