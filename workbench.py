@@ -298,8 +298,8 @@ class ValueReader:
             log.warning("%s: write ${NAME} if its end is a variable", path)
         expand = functools.partial(self._expand, path, find_secrets(name, text))
         expanded = _REFERENCE.sub(expand, text)
-        # These are the secrets that the file itself has, or that come with the value of
-        # a variable, such as the password in a URL.
+        # The file itself may have secrets. The value of a variable may have one inside,
+        # such as the password of a URL.
         for place in find_secrets(name, expanded):
             self.secrets.add(expanded[place.start : place.stop])
         return expanded
@@ -446,7 +446,7 @@ def parse_config(
     if file.problems:
         raise ConfigError(secrets.mask("\n".join([f"{source}:", *file.problems])))
     for name, toolbox in toolboxes.items():
-        # A model reads it. Only now are the secrets of the whole file known.
+        # A model reads descriptions. Here, the secrets of the whole file are known.
         description = secrets.mask(toolbox.description)
         toolboxes[name] = ToolboxConfig(description, toolbox.servers)
     inherited = file.secret_variables & os.environ.keys()
@@ -3188,8 +3188,8 @@ _SPELLINGS = {
     "toolFilters": ["includeTools", "enabled_tools", "tools"],
     "excludeTools": ["disabledTools", "disabled_tools"],
 }
-# Keys of entries that mean something to a client alone, such as what its windows show,
-# what it never asks about, and how long it waits. Others would be warned of. A key that
+# These keys of an entry concern a client alone: what its windows show, what it never
+# asks about, how long it waits. Without this list, each would be warned of. A key that
 # is added to `KEYS`, such as `timeout`, is read all the same.
 _IGNORED = """
     description alwaysLoad autoApprove alwaysAllow trust required source version gallery
@@ -3257,7 +3257,7 @@ def _starts_workbench(server: ServerConfig) -> bool:
 def _spread_mcp(data: JSON) -> JSON:
     """The file with `mcp.servers` for the `servers` in its `mcp`, and so on."""
     mcp = _object(data.get("mcp"))
-    # VS Code and Gemini CLI have these keys there. That of opencode is a table itself.
+    # VS Code and Gemini CLI have these keys there. The `mcp` of opencode is a table.
     if not mcp.keys() & {"servers", "inputs", "allowed", "excluded", "serverCommand"}:
         return data
     spread = {key: value for key, value in data.items() if key != "mcp"}
@@ -3287,7 +3287,7 @@ def warn_of_rules(data: JSON) -> None:
     """Warn of rules about single tools that stand outside of the tables."""
     keys = ["amp.tools.disable"]
     if "mcp" in data:
-        # These are rules in opencode's file only.
+        # Only opencode has rules there, and only its `mcp` is a table.
         keys += ["tools", "permission"]
     rules: list[Any] = []
     for key in keys:
@@ -3313,10 +3313,12 @@ def translate_entry(path: str, entry: JSON, reader: ValueReader) -> JSON:
     """The entry of a server in our form; `reader` collects contradictions."""
     # opencode refers to `{env:NAME}`, and to `{file:PATH}`, which is no variable here.
     entry = json.loads(re.sub(r"(?<!\$)\{(env|file):", r"${\1:", json.dumps(entry)))
-    command, args = entry.get("command"), entry.get("args", [])
+    command = entry.get("command")
+    args = entry.get("args", [])
     if isinstance(command, list) and command and isinstance(args, list):
         # opencode writes the command and its arguments as one list.
-        entry["command"], entry["args"] = command[0], command[1:] + args
+        entry["command"] = command[0]
+        entry["args"] = command[1:] + args
     _translate_approvals(path, entry, reader)
     _translate_names(entry)
     for ours, spellings in _SPELLINGS.items():
