@@ -21,7 +21,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Sign-in (176): `--login`, for remote servers.
 # Brief answers (114): without them, an answer of `open_toolbox` is whole, however long.
 # Approval (66): a person is asked before some calls.
-# Other clients' files (160): tables of servers, keys, and TOML of other clients.
+# Other clients' files (162): tables of servers, keys, and TOML of other clients.
 # Reports (113): `--check` and `--call`.
 # Built-in toolbox (101): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
