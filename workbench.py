@@ -140,7 +140,7 @@ class ServerConfig:
     problem: str  # why the server is never started; empty if it may be
     variables: frozenset[str]  # that the entry names as `${NAME}`
 
-    def why_left_out(self, tool: str) -> str:
+    def hidden_by(self, tool: str) -> str:
         """The key of the entry that hides a tool from models; empty if none does."""
         if any(matches(tool, pattern) for pattern in self.values["excludeTools"]):
             return "excludeTools"
@@ -705,7 +705,8 @@ class Workbench:
         """The server of the toolbox whose tool has this name. Raises `ToolError`."""
         if "__" not in full_name:
             names = ", ".join(self.config.toolboxes) or "none"
-            how = "`open_toolbox` (in a terminal, --check --verbose) lists full names"
+            how = "`open_toolbox` lists full names"
+            how += ", and so does --check --verbose"  # room: Reports
             raise ToolError(f"a full name is {NAME_FORM}; {how}; toolboxes: {names}")
         servers = self.servers_of(toolbox)
         for server in servers:
@@ -910,7 +911,7 @@ def tool_server(
     async def list_all(*_: object) -> types.ListToolsResult:
         return types.ListToolsResult(tools=declarations)
 
-    async def call(context: Any) -> JSON:
+    async def run_tool(context: Any) -> JSON:
         params = types.CallToolRequestParams.model_validate(context.params or {})
         if params.name not in tools:
             text = f"Tool '{params.name}' not found: use {' and '.join(tools)}"
@@ -930,7 +931,7 @@ def tool_server(
     async def answer_calls(ctx: Any, call_next: Any) -> Any:
         if ctx.method != "tools/call":
             return await call_next(ctx)
-        result = await call(ctx)
+        result = await run_tool(ctx)
         if not ctx.session.can_send_request:
             result = {"resultType": "complete", **result}  # as 2026-07-28 asks
         return result
@@ -1306,11 +1307,11 @@ class Connection:
             raise ToolError(f"was not up within {START_TIMEOUT:g} seconds")
         for warning in self.find_idle_patterns():
             pattern_log.warning("%s: %s", self.name, warning)
-        self.workbench.task_group.start_soon(self.pass_log_level)
         # The connection may have been closed right after the last answer.
         if self.reason:
             raise ToolError(self.reason)
         self.set_state(State.UP)
+        self.workbench.task_group.start_soon(self.pass_log_level)
 
     def _is_drained(self) -> bool:
         """Whether the connection is closed, and no call is in flight any more."""
@@ -1467,9 +1468,9 @@ class Connection:
 
     def _why_left_out(self, tool: types.Tool) -> str:
         """What hides a tool from models; empty if nothing does."""
-        hidden_by = self.entry.why_left_out(tool.name)
-        if hidden_by:
-            return hidden_by
+        key = self.entry.hidden_by(tool.name)
+        if key:
+            return key
         hints = tool.annotations or types.ToolAnnotations()
         if self.workbench.config.read_only and not hints.read_only_hint:
             return "--read-only"
