@@ -523,7 +523,7 @@ BAD_FILES = cases_of(r"""
 {"a":\n x}
   cannot be read as JSON.*line 2 column 2
 {"theme": "dark", "toolbox": "s3cret"}
-  configuration: did you mean 'toolboxes' by 'toolbox'\? expected .*'theme', 'toolbox'.
+  configuration: 'toolbox': did you mean 'toolboxes'\? expected .*'theme', 'toolbox'.
 "s3cret"
   configuration: expected an object, found a string
   configuration: expected .*toolboxes
@@ -2585,7 +2585,7 @@ BAD_FILES += cases_of(r"""
 [a]\n# x\n{
   cannot be read as .*TOML if its name.*line 3, column 1
 {"mcpServer": 7, "theme": "dark"}
-  configuration: did you mean 'mcpServers' .*toolboxes.*mcp_servers.*, found .'mcpServer'
+  configuration: 'mcpServer': did you mean 'mcpServers'\? .*toolboxes.*mcp_servers.*, found .'mcpServer'
 {"mcp": {"excluded": "s3cret"}, "mcpServers": "s3cret"}
   mcpServers: expected an object, found a string
   mcp.excluded: expected a list, found a string

@@ -418,7 +418,7 @@ def read_form(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
         near = ""
         for key in data:
             for form in difflib.get_close_matches(key, FORMS, n=1):
-                near += f"did you mean '{form}' by '{key}'? "
+                near += f"'{key}': did you mean '{form}'? "
         problem = f"{near}expected one of {list(FORMS)}, found {list(data)}"
         file.report("configuration", problem)
         return {}
