@@ -1729,9 +1729,9 @@ class Remote:
         await self.released.wait()
         return text_result("released")
 
-    async def open_stream(self, _: Any, stream: Any) -> None:
+    async def open_stream(self, _: Any, stream: Any, host: str = "") -> None:
         self.stream = stream
-        stream.write(STREAM + event(f"/messages/{self.session}", "endpoint"))
+        stream.write(STREAM + event(f"{host}/messages/{self.session}", "endpoint"))
         await anyio.sleep_forever()
 
     def refusal(self, path: str, message: dict[str, Any]) -> Any:
@@ -1817,23 +1817,27 @@ async def remote(monkeypatch: Monkey) -> AsyncIterator[Remote]:
 
 
 async def test_headers_go_with_each_request_to_their_host(remote: Remote) -> None:
-    """Blanks around a value and a URL mean nothing."""
+    """Blanks around a value and a URL mean nothing, and a line end is a blank."""
     headers = {"authorization": "Bearer ${WB_NONE:-sesame-open}\r\n", "x": " \t"}
+    headers["key"] = '-----BEGIN-----\r\n{"key": "\\n"}\0\f\n-----END-----\n'
     elsewhere = f"http://localhost:{remote.port}/mcp"
     remote.answers["/moved"] = response(307, location="/mcp")
-    remote.answers["/left"] = response(307, location=elsewhere)
-    remote.answers["/foreign"] = STREAM + event(elsewhere, "endpoint")
-    paths = ("mcp", "sse", "moved", "left", "foreign")
+    remote.answers["/left"] = response(307, location=f"{elsewhere}?key=sesame")
+    remote.answers["/foreign"] = partial(remote.open_stream, host="http://elsewhere")
+    paths = ("mcp", "sse", "moved", "foreign", "left")
     servers = {path: remote.at(f"/{path}", headers=headers) for path in paths}
     servers["foreign"]["transport"] = "sse"
     servers["mcp"]["url"] = f" {servers['mcp']['url']}\r\n"
+    servers["beyond"] = remote.at(headers={"x": "sesamé"})
     async with connected(**servers) as client:
-        for name in ("mcp", "sse", "moved"):
+        for name in ("mcp", "sse", "moved", "foreign"):
             assert text(await use(client, name, "ok")) == "ok"
         failed = (await open_box(client))["servers_failed"]
-        assert "elsewhere: http" in failed["left"]
-        assert failed.keys() == {"left", "foreign"}
+    assert failed.keys() == {"left", "beyond"}
+    assert failed["left"].endswith(f"a redirect: write {elsewhere} in `url`")
+    assert "`headers`" in failed["beyond"] and "sesam" not in failed["beyond"]
     assert remote.secrets == {"bearer sesame-open"}
+    assert remote.headers["key"] == '-----begin----- {"key": "\\n"} -----end-----'
 
 
 async def test_a_fault_is_told(remote: Remote, monkeypatch: Monkey, log: Logs) -> None:
@@ -1934,6 +1938,8 @@ async def test_cancelled_requests_leave_nothing(remote: Remote) -> None:
         await until(lambda: remote.calls.count("wait") == 61)
         remote.stream.close()
         assert await calling and text(await use(client, "sse", "ok")) == "ok"
+    # No session has ended but that of the stream.
+    assert remote.calls.count("initialize") == 3
 
 
 @pytest.mark.parametrize("status", [400, 404, 405])
@@ -1988,18 +1994,17 @@ async def test_a_refused_listing_ends_the_session(case: Any, remote: Remote) -> 
     assert remote.calls[-1] == "DELETE"
 
 
-async def test_a_client_that_soon_gives_up_ends_no_session(remote: Remote) -> None:
-    async with connected(a=remote.at()) as client:
-        await open_box(client)
-        remote.answers["tools/list"] = remote.wait
-        for count in (2, 3):
-            opening = asyncio.ensure_future(open_box(client))
-            await until(lambda: remote.calls.count("tools/list") == count)  # noqa: B023
-            opening.cancel()
-            await asyncio.wait([opening])
-        remote.answers["tools/list"] = remote.list_tools
-        assert (await open_box(client))["tools"]
-    assert remote.calls.count("initialize") == 1
+async def test_a_post_that_fails_ends_an_sse_connection(remote: Remote) -> None:
+    """The server may have forgotten the session, although its stream goes on."""
+    remote.answers["busy"] = response(429)
+    async with connected(a=remote.at("/sse")) as client:
+        assert "HTTP 429" in await error_of(client, "a", "busy")
+        assert text(await use(client, "a", "ok")) == "ok"
+        assert remote.calls.count("GET") == 1
+        remote.session = "2"
+        assert "HTTP 404" in await error_of(client, "a", "ok")
+        assert text(await use(client, "a", "ok")) == "ok"
+    assert remote.calls.count("ok") == 2
 
 
 @pytest.mark.parametrize("case", [(OLD, STATEFUL), (OLD, NEW), (STATEFUL, NEW)])
@@ -2067,6 +2072,21 @@ LOGINS = [  # how one fails: the path that answers otherwise, its answer; the re
     ("/token", response(200, SECRET.replace("access_", "")), "Invalid token .*"),
     ("/token", None, "no answer came from .*"),
 ]
+# What the documents of a server at HERE say otherwise, and how its paths answer then.
+DOCUMENTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"issuer": "HERE/"}, {}),
+    ({"authorization_servers": ["HERE/"]}, {}),
+    ({"authorization_servers": ["HERE/a/"], "issuer": "HERE/a"}, {}),
+    ({}, {"/authorize": {"iss": "HERE/"}}),
+    ({"authorization_endpoint": "HERE/authorize?a=b"}, {}),
+]
+for place in ("/bare", f"{DEAD}/", "HERE/broken"):
+    DOCUMENTS.append(({}, {"/broken": 500, "named": place}))
+# Without this document, clients register at `/register`.
+answers = {"/.well-known/oauth-authorization-server": 500, "/register": 500}
+DOCUMENTS.append(({"registration_endpoint": "HERE/new"}, answers))
+BROKEN = ["null", "[7]", "7", "{}", "{", '{"access_token": "x"}']
+BROKEN.append('{"access_token": null, "refresh_token": null}')
 
 
 class Guarded(Remote):
@@ -2080,6 +2100,7 @@ class Guarded(Remote):
         super().__init__()
         self.answers |= {"echo": OK, "leak": self.leak}
         self.paths: dict[str, Any] = {}
+        self.about: dict[str, Any] = {}  # what its documents say otherwise
         self.password: dict[str, str] = {}
         self.issued: list[str] = []  # access and refresh tokens, the last ones last
         self.accepted: set[str] = set()  # access tokens
@@ -2096,17 +2117,21 @@ class Guarded(Remote):
         other = self.paths.get(url.path, {})
         if other is None:
             await anyio.sleep_forever()
+        if isinstance(other, int):
+            other = response(other)
         if isinstance(other, bytes):
             return other
         given = dict(url.params) | dict(urllib.parse.parse_qsl(body.decode()))
         match url.path:
             case "/token":
                 return await self.give_tokens(head, given)
-            case "/register":
+            case "/register" | "/new":
                 registered = json.loads(body) | {"client_id": "us"} | self.password
                 return response(201, json.dumps(registered))
             case "/authorize":
                 back = {"state": given["state"], "code": given["code_challenge"]}
+                if "response_type" not in given:
+                    back["error"] = "the request is cut"
                 query = urllib.parse.urlencode(back | other)
                 return response(302, location=f"{given['redirect_uri']}?{query}")
         if "/.well-known/" in url.path:
@@ -2115,11 +2140,12 @@ class Guarded(Remote):
             about |= {"issuer": origin, "token_endpoint": f"{origin}/token"}
             about["registration_endpoint"] = f"{origin}/register"
             about["authorization_endpoint"] = f"{origin}/authorize"
-            return response(200, json.dumps(about))
+            return response(200, json.dumps(about | self.about))
         token = re.search("(?i)authorization: bearer (.*)\r", head)
         if token and token[1] in self.accepted:
             return await super().respond(head, body, stream)
-        return response(401, str(self.issued))
+        named = f"Bearer resource_metadata={self.paths.get('named', '')}"
+        return response(401, str(self.issued), www_authenticate=named)
 
     async def give_tokens(self, head: str, given: dict[str, str]) -> bytes:
         is_basic = "authorization: basic dxm6c2vzyw1l\r" in head.lower()  # us:sesame
@@ -2144,6 +2170,7 @@ async def guarded(tmp_path: Path, monkeypatch: Monkey) -> AsyncIterator[Guarded]
     """Beside a home without tokens, a browser whose user says yes, and no proxy."""
     monkeypatch.setenv(HOME, str(tmp_path))
     monkeypatch.setenv("ALL_PROXY", SOCKS)
+    monkeypatch.setattr(workbench, "LOGIN_TIMEOUT", PATIENCE)
     browse: Any = lambda url: httpx2.get(url, follow_redirects=True, trust_env=False)
     monkeypatch.setattr("webbrowser.open", browse)
     guarded = Guarded()
@@ -2277,6 +2304,26 @@ async def test_what_a_browser_elsewhere_shows_is_pasted_into_the_terminal(
     assert re.search(told, printed) and "\nSigned in to http://" in printed
 
 
+@pytest.mark.parametrize("case", DOCUMENTS)
+async def test_a_sign_in_takes_documents_as_servers_write_them(
+    case: Any, guarded: Guarded
+) -> None:
+    """One that cannot be had is looked for elsewhere. A slash makes no other issuer."""
+    told = json.dumps(case).replace("HERE", guarded.at("")["url"])
+    guarded.about, guarded.paths = json.loads(told)
+    await log_in(guarded.at()["url"])
+    assert guarded.calls[-1] == "/token" and guarded.accepted
+
+
+async def test_anything_else_is_no_sign_in(guarded: Guarded, tmp_path: Path) -> None:
+    await log_in(guarded.at()["url"])
+    [file] = (tmp_path / ".mcp-workbench").glob("*.json")
+    async with connected(a=guarded.at()) as client:
+        for content in BROKEN:
+            file.write_text(content)
+            assert "sign in with: " in await error_of(client, "a", "echo"), content
+
+
 @pytest.mark.parametrize("case", LOGINS)
 async def test_a_sign_in_that_fails_says_why_in_one_sentence(
     case: Any, guarded: Guarded, monkeypatch: Monkey
@@ -2299,7 +2346,7 @@ async def test_a_login_in_the_entry_is_used_instead(
 ) -> None:
     monkeypatch.setenv(HOME, str(tmp_path))
     url = remote.at()["url"]
-    tokens = {"access_token": "other", "refresh_token": None}
+    tokens = workbench.Tokens(access_token="other", token_url="", form={}, headers={})
     workbench.SignIn(httpx2.URL(url), workbench.Secrets()).save(tokens)
     servers = {"login": {"url": url.replace("//", "//user:word@")}, "none": remote.at()}
     servers["header"] = remote.at(headers={"authorization": "Bearer own"})

@@ -17,8 +17,8 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Secrets (54), Serving (184). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
-# Remote servers (254): a `url`.
-# Sign-in (176): `--login`, for remote servers.
+# Remote servers (274): a `url`.
+# Sign-in (213): `--login`, for remote servers.
 # Brief answers (114): without them, an answer of `open_toolbox` is whole, however long.
 # Approval (66): a person is asked before some calls.
 # Other clients' files (162): tables of servers, keys, and TOML of other clients.
@@ -2210,50 +2210,69 @@ def main() -> None:
 # === Room: Remote servers =============================================================
 # Servers that have a `url`, over Streamable HTTP or the older SSE transport. Without
 # this room, all servers are processes of this machine.
+#
+# The SDK's transports are not used. One request that fails there ends all others of its
+# server.
 
 import urllib.request
 
 import httpx2
 
+# This module is private to the SDK. Without it, `AsyncClient.stream` follows redirects
+# with `follow_redirects=True`, and an event hook has to refuse those that lead elsewhere.
+from mcp.shared._httpx_utils import redirect_location, stream_within_origin
+
 CONNECT_TIMEOUT = 10.0  # seconds for an HTTP connection, not for the answer
+# Seconds before the stream of a server that has refused it is asked for again.
+RETRY_PAUSE = 60.0
 
 SESSION_ID = "mcp-session-id"
 _VERSION_HEADER = "mcp-protocol-version"
 HEADERS = {"accept": "application/json, text/event-stream"}
 HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 
-# Seconds before the stream of a server that has refused it is asked for again.
-RETRY_PAUSE = 60.0
 Answer = types.JSONRPCResponse | types.JSONRPCError
+_Opening = AbstractAsyncContextManager[httpx2.Response]
 
 
 def read_headers(reader: ValueReader, path: str, value: Any) -> JSON:
     """The headers of an entry, which are secret whatever their names say."""
-    headers = reader.read_texts(path, value)
-    reader.secrets.add(*without_null(headers).values())
+    headers: JSON = {}
+    for name, text in without_null(reader.read_texts(path, value)).items():
+        # A line end cannot be sent, and the error of the HTTP library would tell the
+        # whole value, in a form in which no mask finds it.
+        headers[name] = re.sub(r"[\0-\x1f\x7f]+", " ", text).strip()
+        reader.secrets.add(text, headers[name])
     return headers
 
 
 @dataclass
-class _Exchange:
-    """An HTTP request, and what its responses have shown."""
+class _Outcome:
+    """What comes of a request, in its response and in the rest of its event stream."""
 
-    method: str
-    parts: JSON = field(default_factory=dict)  # headers and content
-    awaited: str = ""  # the id of the JSON-RPC request whose answer ends the stream
+    awaited: str = ""  # the id of the answer; empty if none is awaited
+    status: int = 0  # of the first response; 0 if none has come
     answer: Answer | None = None
-    status: int = 0  # of the response to the POST
-    retry: float = 1.0  # seconds to wait before the stream is asked for again
-    # The header with the id of its last event that had one.
+    failure: ToolError | None = None  # why no answer has come
+    last_data: str = ""  # of the last event
+    # How the rest of the stream is asked for, and after how many seconds.
     resumption: JSON = field(default_factory=dict)
-    last_data: str = ""
+    retry: float = 1.0
 
 
 class RemoteServer(Transport):
-    """A remote server, over Streamable HTTP or the older SSE transport.
+    """A remote server, over Streamable HTTP, or over SSE by an `Sse`.
 
     A message is posted in the task that sends it. So a request that fails ends no other
     request, and cancelling the task closes its HTTP connection.
+
+    The life of a session, where a server has sessions:
+
+    - The response to `initialize` names its id, which all later requests send.
+    - `_listen` reads the messages that belong to no request of ours.
+    - `_request` closes the connection once a request shows that the session is lost.
+      What happens to a GET, a DELETE or a notification says nothing about it.
+    - `__aexit__` ends the session by a DELETE.
 
     https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
     """
@@ -2268,153 +2287,149 @@ class RemoteServer(Transport):
     async def __aenter__(self) -> Streams:
         """Make the HTTP client, and begin to listen."""
         self._make_client()
-        self._is_sse = False
-        self._endpoint = self._url
-        # This is set over SSE once the server has named its endpoint, and over
-        # Streamable HTTP once an era is agreed on.
-        self._is_ready = anyio.Event()
+        self.endpoint = self.url  # where messages are posted; SSE names another
+        # This is set once an era is agreed on. Before, a request may be refused because
+        # of a mistake in the entry.
+        self._is_agreed = anyio.Event()
         self._failures = 0  # of requests, in a row
-        self._unanswered = 0  # requests
         # The stream keeps nothing: a server that sends without end has to wait for the
         # session, and fills no memory.
-        self._writer, self._reader = anyio.create_memory_object_stream[SessionMessage]()
+        self.writer, self._reader = anyio.create_memory_object_stream[SessionMessage]()
+        self._sse: Sse | None = None
         self._listener = asyncio.create_task(self._listen())
         if self.entry.values["transport"] == "sse":
-            self._change_to_sse()
+            self._change_to(Sse(self))
         return Streams(self._reader, self._send)
 
     def _make_client(self) -> None:
         try:
-            # As in a browser, blanks around a URL or a header's value mean nothing.
-            self._url = httpx2.URL(self.entry.values["url"].strip())
-            if self._url.scheme not in ("http", "https") or not self._url.host:
+            # As in a browser, blanks around a URL mean nothing.
+            self.url = httpx2.URL(self.entry.values["url"].strip())
+            if self.url.scheme not in ("http", "https") or not self.url.host:
                 raise ValueError
-            self._http = make_http_client(self._url)
+            self.http = make_http_client(self.url)
+            # A value that is not ASCII raises here.
+            self.http.headers.update(self.entry.values["headers"])
         except (ImportError, OSError, ValueError, httpx2.InvalidURL):
-            # The text of the error may have a part of the URL.
-            text = "its `url` is not valid, or its proxy or certificates cannot be used"
-            raise ToolError(text) from None
-        self._shown = shown_url(self._url)
-        for name, value in without_null(self.entry.values["headers"]).items():
-            self._http.headers[name] = value.strip()
-        self._http.headers.update(HEADERS)
-        self._http.follow_redirects = True
-        self._http.event_hooks["request"].append(self._check_host)
-        self._http.event_hooks["response"].append(_check_redirect)
-        add_sign_in(self._http, self._url, self.config.secrets)  # room: Sign-in
+            # The text of the error may have a part of the URL, or of a header.
+            what = "its `url` or `headers` are not valid, or its proxy or certificates"
+            raise ToolError(f"{what} cannot be used") from None
+        self.http.headers.update(HEADERS)
+        add_sign_in(self.http, self.url, self.config.secrets)  # room: Sign-in
 
-    async def _check_host(self, request: httpx2.Request) -> None:
-        # The headers may be secret, so no redirect may take them to another host or
-        # port, or out of TLS.
-        schemes = (self._url.scheme, "https")
-        if request.url.netloc != self._url.netloc or request.url.scheme not in schemes:
-            target = shown_url(request.url, request.url.path)
-            raise httpx2.RequestError(f"the server leads elsewhere: {target}")
+    def _change_to(self, sse: Sse) -> None:
+        self._sse = sse
+        self._listener.cancel()
+        self._listener = asyncio.create_task(sse.listen())
 
     async def _send(self, item: SessionMessage) -> None:
         """Post a message. Over Streamable HTTP, wait for the answer to a request."""
-        if self._is_sse:
-            await self._is_ready.wait()
         message = item.message
         headers: JSON = getattr(item.metadata, "headers", None) or {}
-        exchange = _Exchange("POST", {"headers": headers})
-        exchange.parts["content"] = dump_message(message)
-        if isinstance(message, types.JSONRPCRequest):
-            if not self._is_sse:
-                exchange.awaited = str(message.id)
-            await self._request(item, exchange)
+        if self._sse:
+            await self._sse.send(message, headers)
+        elif isinstance(message, types.JSONRPCRequest):
+            await self._request(message, headers)
         else:
-            with suppress(ToolError):
-                await self._follow(exchange)
+            with suppress(Exception):
+                async with self.post(message, headers):
+                    pass  # the body has nothing, and may never end
         # The session sets the agreed version in the headers of its requests and
-        # notifications. Its answers and the GET of `_listen` need this header, too.
+        # notifications. Its answers, and all GETs, need this header, too.
         if _VERSION_HEADER in headers:
-            self._http.headers[_VERSION_HEADER] = headers[_VERSION_HEADER]
-            self._is_ready.set()
+            self.http.headers[_VERSION_HEADER] = headers[_VERSION_HEADER]
+            self._is_agreed.set()
 
-    async def _request(self, item: SessionMessage, exchange: _Exchange) -> None:
+    async def _request(self, request: types.JSONRPCRequest, headers: JSON) -> None:
         """Post a request, and judge its session by what comes of it."""
-        method = cast(types.JSONRPCRequest, item.message).method
-        began = anyio.current_time()
-        self._unanswered += 1
+        outcome = _Outcome(awaited=str(request.id))
         try:
-            await self._follow(exchange)
-            self._judge(exchange, method)
-        except asyncio.CancelledError:
-            # A listing that is given up has failed. But a client cancels its request
-            # earlier, and a server that is busy with a call may list its tools later.
-            is_late = anyio.current_time() > began + OPEN_TIMEOUT / 2
-            if method == "tools/list" and is_late and self._unanswered == 1:
-                self._judge(exchange, method, f"{self._shown}: gave no list of tools")
-            raise
-        except ToolError as error:
-            is_refused = exchange.status in (400, 404, 405) and not exchange.answer
-            if exchange.awaited and method == "initialize" and is_refused:
-                # The protocol asks clients to try the older transport then.
-                self._change_to_sse(str(error))
-                await self._send(item)
-            else:
-                self._judge(exchange, method, str(error))
-                raise
-        finally:
-            self._unanswered -= 1
-
-    def _judge(self, exchange: _Exchange, method: str, failure: str = "") -> None:
-        """Judge a session by a request that has ended; close one that is lost.
-
-        - HTTP 400, 404 or 410 without an answer refuses a lost session.
-        - A listing that is answered with an error shows one as well, because servers
-          that lose a session may refuse it like this.
-        - Anything else that fails may pass, but not twice in a row.
-        """
-        if not exchange.awaited or exchange.status == 429:
+            await self._follow(self.post(request, headers), outcome)
+        except Exception as error:  # noqa: BLE001
+            outcome.failure = self.failure(error, outcome.status)
+        is_refused = outcome.status in (400, 404, 405) and outcome.answer is None
+        if request.method == "initialize" and is_refused:
+            # The protocol asks clients to try the older transport then.
+            sse = Sse(self, str(outcome.failure))
+            self._change_to(sse)
+            await sse.send(request, headers)
             return
-        if failure or exchange.status >= 400:
+        if self._is_lost(request.method, outcome):
+            reason = "has lost the session"
+            if isinstance(outcome.answer, types.JSONRPCError):
+                reason += f": {outcome.answer.error.message}"
+            self.on_closed(str(outcome.failure or reason))
+        if outcome.failure:
+            raise outcome.failure
+
+    def _is_lost(self, method: str, outcome: _Outcome) -> bool:
+        """Whether a request has shown, by what came of it, that the session is lost."""
+        status, answer = outcome.status, outcome.answer
+        if status == 429:
+            # Too many requests in a session are no sign of its end.
+            return False
+        if answer is None and status in (400, 404, 410):
+            return True
+        if answer is None or status >= 400:
             self._failures += 1
         else:
             self._failures = 0
-        is_lost = self._failures > 1
-        if exchange.answer is None:
-            is_lost |= exchange.status in (400, 404, 410)
-        elif method == "tools/list" and isinstance(exchange.answer, types.JSONRPCError):
-            is_lost |= exchange.answer.error.code != types.METHOD_NOT_FOUND
-        if is_lost:
-            self.on_closed(failure or f"{self._shown}: has lost the session")
+        if self._failures > 1:
+            return True
+        if method == "tools/list" and isinstance(answer, types.JSONRPCError):
+            # Servers that lose a session may refuse a listing like this.
+            return answer.error.code != types.METHOD_NOT_FOUND
+        return False
+
+    async def _follow(self, opening: _Opening, outcome: _Outcome) -> None:
+        """Read a response to the awaited answer, or to its end.
+
+        If its event stream is cut, the rest is the response to a new request.
+
+        https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
+        """
+        while True:
+            async with opening as response:
+                outcome.status = outcome.status or response.status_code
+                async for event in _events(response):
+                    await self._take(event, outcome)
+                    if outcome.answer:
+                        return
+            # Without the id of an event, the rest of an answer cannot be asked for.
+            is_cut_off = outcome.awaited and not outcome.resumption
+            if is_cut_off or not response.is_success:
+                raise self.no_answer(response, outcome.last_data)
+            await anyio.sleep(outcome.retry)
+            opening = self.open("GET", outcome.resumption)
+
+    async def _take(self, event: httpx2.ServerSentEvent, outcome: _Outcome) -> None:
+        """Hand on the message of an event, which may be the answer."""
+        outcome.last_data = event.data
+        # An event without an id or `retry` does not change the last.
+        if event.id:
+            outcome.resumption = {"last-event-id": event.id}
+        if event.retry is not None and event.retry >= 0:
+            outcome.retry = event.retry / 1000
+        message = read_message(event.data.encode())
+        if outcome.awaited and isinstance(message, Answer):
+            if str(message.id) != outcome.awaited:
+                # The id may be that of another open request.
+                return
+            outcome.answer = message
+        if message is not None:
+            await self.writer.send(SessionMessage(message))
 
     async def _listen(self) -> None:
         """Read the messages that belong to no request of ours.
 
-        A server of Streamable HTTP may have no stream of them, and refuse the GET. Then
-        it is asked again after `RETRY_PAUSE`.
+        A server may have no stream of them, and refuse the GET.
         """
-        await self._is_ready.wait()
+        await self._is_agreed.wait()
         # Without a session, the server has no messages for this client alone.
-        while SESSION_ID in self._http.headers:
-            with suppress(ToolError):
-                await self._follow(_Exchange("GET"))
+        while SESSION_ID in self.http.headers:
+            with suppress(Exception):
+                await self._follow(self.open("GET", {}), _Outcome())
             await anyio.sleep(RETRY_PAUSE)
-
-    def _change_to_sse(self, refusal: str = "") -> None:
-        """Use the older transport; `refusal` is why the newer one was given up."""
-        self._is_sse = True
-        self._listener.cancel()
-        self._listener = asyncio.create_task(self._listen_to_sse(refusal))
-
-    async def _listen_to_sse(self, refusal: str) -> None:
-        """Read the one stream in which every message of an SSE server comes."""
-        reason = f"{self._shown} ended its stream"
-        try:
-            await self._fetch(_Exchange("GET"))
-        except ToolError as error:
-            reason = str(error)
-        if refusal and not self._is_ready.is_set():
-            reason = refusal
-        self.on_closed(reason)
-        self._writer.close()
-        # No answer can come any more. Closing the HTTP client fails every post, even
-        # one that waits for the endpoint.
-        await self._http.aclose()
-        self._is_ready.set()
 
     async def __aexit__(self, *_: object) -> None:
         """End the session, and close all HTTP connections.
@@ -2422,112 +2437,134 @@ class RemoteServer(Transport):
         Some servers keep a process or a browser for each session that was not ended.
         """
         self._listener.cancel()
-        # The session reads no more messages. With this end open, `_fetch` would wait.
+        # The session reads no more messages. With this end open, a message would wait.
         self._reader.close()
-        with anyio.CancelScope(shield=True), self._writer:
-            with anyio.move_on_after(EXIT_GRACE), suppress(ToolError):
-                if SESSION_ID in self._http.headers:
-                    await self._fetch(_Exchange("DELETE"))
-            await self._http.aclose()
+        with anyio.CancelScope(shield=True), self.writer:
+            with anyio.move_on_after(EXIT_GRACE), suppress(Exception):
+                if SESSION_ID in self.http.headers:
+                    async with self.open("DELETE", {}):
+                        pass
+            await self.http.aclose()
             await asyncio.wait([self._listener])
 
-    async def _follow(self, exchange: _Exchange) -> None:
-        """Make a request, and ask for its event stream again until its answer has come.
+    def post(self, message: types.JSONRPCMessage, headers: JSON) -> _Opening:
+        return self.open("POST", headers, dump_message(message))
 
-        The pause is the server's `retry`.
+    @asynccontextmanager
+    async def open(
+        self, method: str, headers: JSON, content: bytes = b""
+    ) -> AsyncIterator[httpx2.Response]:
+        """The response to an HTTP request, whose body is still to be read.
 
-        https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
+        Redirects are followed within the host alone, because the headers may be secret.
+        One that makes a GET of a POST is not followed, because the message would be
+        lost.
         """
-        while not await self._fetch(exchange):
-            await anyio.sleep(exchange.retry)
-            exchange.method = "GET"
-            exchange.parts = {"headers": exchange.resumption}
+        parts: JSON = {"headers": headers, "content": content}
+        stream = stream_within_origin(self.http, method, self.endpoint, **parts)
+        async with stream as response:
+            target = redirect_location(response)
+            if target is not None:
+                how = f"write {target} in `url`"
+                raise ToolError(f"HTTP {response.status_code}, a redirect: {how}")
+            if response.headers.get(SESSION_ID):
+                self.http.headers[SESSION_ID] = response.headers[SESSION_ID]
+            yield response
 
-    async def _fetch(self, exchange: _Exchange) -> bool:
-        """Make one HTTP request, and hand on the messages of its response.
+    def no_answer(self, response: httpx2.Response, body: str) -> ToolError:
+        """The error for a response that has no answer: what it has, and what to do."""
+        if _is_stream(response):
+            what = "the stream ended before the answer"
+        else:
+            # The mask comes before the cut, because a secret that is cut is not found.
+            told = " ".join(self.config.secrets.mask(body).split())
+            what = f"no valid MCP answer: {told[:300] or 'nothing'}"
+        if not self._is_agreed.is_set():
+            what += " (check `headers`, and the path in `url`, which often is /mcp)"
+        told = f"HTTP {response.status_code}, {what}"
+        # A session that has ended is refused like this, and nothing is executed. But a
+        # stream may have broken off before an answer.
+        is_refused = response.status_code in (400, 404) and not _is_stream(response)
+        request = response.request
+        if is_refused and request.method == "POST" and SESSION_ID in request.headers:
+            return NotDelivered(told)
+        return ToolError(told)
 
-        Returns False if the event stream is to be asked for again. Raises `ToolError`
-        for any failure.
-        """
-        is_read = exchange.awaited or exchange.method == "GET"
-        stream = self._http.stream(exchange.method, self._endpoint, **exchange.parts)
-        try:
-            async with stream as response:
-                if exchange.method == "POST":
-                    exchange.status = response.status_code
-                if response.headers.get(SESSION_ID):
-                    self._http.headers[SESSION_ID] = response.headers[SESSION_ID]
-                if response.is_success and not is_read:
-                    # The body has nothing, and may never end.
-                    return True
-                async for event in _events(response):
-                    await self._take(event, exchange)
-                    if exchange.answer:
-                        return True
-        except Exception as error:  # noqa: BLE001
-            raise self._error(error, exchange) from None
-        # Without the id of an event, the rest of an answer cannot be asked for.
-        is_cut_off = exchange.awaited and not exchange.resumption
-        if is_cut_off or not response.is_success:
-            raise self._failure(response, exchange)
-        return False
-
-    async def _take(self, event: httpx2.ServerSentEvent, exchange: _Exchange) -> None:
-        """Hand on the message of an event, which may be the answer."""
-        exchange.last_data = event.data
-        # An event without an id or `retry` does not change the last.
-        if event.id:
-            exchange.resumption = {"last-event-id": event.id}
-        if event.retry is not None and event.retry >= 0:
-            exchange.retry = event.retry / 1000
-        if self._is_sse and event.event == "endpoint":
-            self._endpoint = self._url.join(event.data)
-            self._is_ready.set()
-        message = read_message(event.data.encode())
-        if message is None:
-            return
-        if exchange.awaited and isinstance(message, Answer):
-            if str(message.id) != exchange.awaited:
-                # The id may be that of another open request.
-                return
-            exchange.answer = message
-        await self._writer.send(SessionMessage(message))
-
-    def _error(self, error: Exception, exchange: _Exchange) -> ToolError:
-        """The reason why a request or its response broke off."""
-        told = explain(error)
+    def failure(self, error: Exception, status: int) -> ToolError:
+        """The reason why a POST failed, whose response has this status, or 0."""
+        told = f"{shown_url(self.url)}: {explain(error)}"
         if "certificate" in told.lower():
             told += " (add its authority to a file that SSL_CERT_FILE names)"
         broken = httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError
-        if exchange.status or isinstance(error, broken):
+        may_be_executed = status // 100 in (2, 5) or isinstance(error, broken)
+        if may_be_executed and self._is_agreed.is_set():
             told += f"; {NOT_REPEATED}"
-        return ToolError(f"{self._shown}: {told}")
-
-    def _failure(self, response: httpx2.Response, exchange: _Exchange) -> ToolError:
-        """The reason why a request was not answered, and what to do about it."""
-        # The mask comes before the cut, because a secret that is cut is not found.
-        told = " ".join(self.config.secrets.mask(exchange.last_data).split())
-        what = f"no valid MCP answer: {told[:300] or 'nothing'}"
-        if _is_stream(response):
-            what = "the stream ended before the answer"
-        if not self._is_ready.is_set():
-            what += " (check `headers`, and the path in `url`, which often is /mcp)"
-        elif exchange.status // 100 in (2, 5):
-            what += f"; {NOT_REPEATED}"
-        reason = f"{self._shown}: HTTP {response.status_code}, {what}"
-        # A stream may have broken off before an answer under the request's id.
-        is_refused = exchange.status in (400, 404) and not _is_stream(response)
-        if is_refused and exchange.awaited and SESSION_ID in response.request.headers:
-            return NotDelivered(reason)
-        return ToolError(reason)
+        if isinstance(error, NotDelivered):
+            return NotDelivered(told)
+        return ToolError(told)
 
 
-async def _check_redirect(response: httpx2.Response) -> None:
-    """Refuse a redirect that would make a GET of a POST, without the message."""
-    if response.status_code in (301, 302, 303) and response.request.method == "POST":
-        target = response.url.join(response.headers.get("location", ""))
-        how = f"write {shown_url(target, target.path)} in `url`"
-        raise httpx2.RequestError(f"HTTP {response.status_code}, a redirect: {how}")
+class Sse:
+    """The older transport: all messages of the server come in the stream of one GET.
+
+    The stream first names the endpoint to which messages are posted. The connection
+    ends with the stream, or with a request whose POST fails.
+
+    https://modelcontextprotocol.io/specification/2024-11-05/basic/transports#http-with-sse
+    """
+
+    def __init__(self, server: RemoteServer, refusal: str = "") -> None:
+        self._server = server
+        self._refusal = refusal  # why Streamable HTTP was given up
+        self._is_named = anyio.Event()  # the endpoint, or it never will be
+
+    async def send(self, message: types.JSONRPCMessage, headers: JSON) -> None:
+        """Post a message. The answer to a request comes in the stream."""
+        await self._is_named.wait()
+        status = 0
+        try:
+            async with self._server.post(message, headers) as response:
+                status = response.status_code
+                if not response.is_success:
+                    body = await _read_body(response)
+                    raise self._server.no_answer(response, body)
+        except Exception as error:  # noqa: BLE001
+            if isinstance(message, types.JSONRPCRequest):
+                failure = self._server.failure(error, status)
+                if status != 429:
+                    self._server.on_closed(str(failure))
+                raise failure from None
+
+    async def listen(self) -> None:
+        """Read the stream to its end, and end the connection."""
+        server = self._server
+        reason = "ended its stream"
+        try:
+            await self._read_stream()
+        except Exception as error:  # noqa: BLE001
+            reason = str(server.failure(error, 0))
+        if self._refusal and not self._is_named.is_set():
+            reason = self._refusal
+        server.on_closed(reason)
+        server.writer.close()
+        # No answer can come any more. Closing the HTTP client fails every post, even
+        # one that waits for the endpoint.
+        await server.http.aclose()
+        self._is_named.set()
+
+    async def _read_stream(self) -> None:
+        async with self._server.open("GET", {}) as response:
+            if not _is_stream(response):
+                raise self._server.no_answer(response, await _read_body(response))
+            async for event in _events(response):
+                if event.event == "endpoint":
+                    # The headers are for this host alone, so only the path is taken.
+                    path = self._server.url.join(event.data).raw_path
+                    self._server.endpoint = self._server.url.copy_with(raw_path=path)
+                    self._is_named.set()
+                message = read_message(event.data.encode())
+                if message is not None:
+                    await self._server.writer.send(SessionMessage(message))
 
 
 def make_http_client(url: httpx2.URL) -> httpx2.AsyncClient:
@@ -2572,20 +2609,24 @@ def find_proxy(url: httpx2.URL) -> str | None:
 
 async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentEvent]:
     """The events of a response. Any other body counts as one event."""
-    if _is_stream(response):
-        # A stream that was cut is resumed like one that has ended.
-        with suppress(httpx2.NetworkError, httpx2.ProtocolError):
-            async for event in httpx2.EventSource(response, LINE_LIMIT):
-                yield event
-                # A server that writes without end must not block the event loop.
-                await asyncio.sleep(0)
+    if not _is_stream(response):
+        yield httpx2.ServerSentEvent(data=await _read_body(response))
         return
+    # A stream that was cut is resumed like one that has ended.
+    with suppress(httpx2.NetworkError, httpx2.ProtocolError):
+        async for event in httpx2.EventSource(response, LINE_LIMIT):
+            yield event
+            # A server that writes without end must not block the event loop.
+            await asyncio.sleep(0)
+
+
+async def _read_body(response: httpx2.Response) -> str:
     # A body that is too long is not read to its end: a small body may unpack to
     # gigabytes.
     body = await anext(response.aiter_bytes(LINE_LIMIT), b"")
     if len(body) == LINE_LIMIT:
         raise ToolError(f"HTTP {response.status_code}, longer than {LINE_LIMIT} bytes")
-    yield httpx2.ServerSentEvent(data=body.decode("utf-8-sig", errors="replace"))
+    return body.decode("utf-8-sig", errors="replace")
 
 
 def _is_stream(response: httpx2.Response) -> bool:
@@ -2598,6 +2639,8 @@ def shown_url(url: httpx2.URL, path: str = "") -> str:
 
 
 TRANSPORTS["url"] = RemoteServer
+
+
 # === Room: Sign-in ====================================================================
 # OAuth for remote servers: a person signs in once, with `--login` and a browser. The
 # tokens are kept in a file that all workbenches of this user share. A workbench that
@@ -2610,7 +2653,7 @@ import subprocess
 import tempfile
 import urllib.parse
 import webbrowser
-from contextlib import aclosing, closing
+from contextlib import closing
 
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError
 from mcp.shared import auth
@@ -2621,6 +2664,14 @@ LOGIN_TIMEOUT = 300.0  # seconds for a person to sign in
 # The errors by which an authorization server ends a sign-in. Any other error may pass,
 # such as that of a gateway.
 _FINAL_ERRORS = ("invalid_grant", "invalid_client", "unauthorized_client")
+
+
+class Tokens(auth.OAuthToken):
+    """What is stored of a sign-in: its tokens, and how they are refreshed."""
+
+    token_url: str
+    form: dict[str, str]  # what a refresh sends beside the refresh token
+    headers: dict[str, str]
 
 
 class SignIn(httpx2.Auth):
@@ -2643,23 +2694,22 @@ class SignIn(httpx2.Auth):
         # XDG_STATE_HOME.
         name = hashlib.sha256(address.encode()).hexdigest()
         self._path = Path(os.path.expanduser("~/.mcp-workbench"), f"{name}.json")
-        self._renewal: asyncio.Task[JSON] | None = None
+        self._renewal: asyncio.Task[Tokens | None] | None = None
 
-    def load(self) -> JSON:
-        """The stored sign-in; empty if there is no file, or a broken one."""
-        with suppress(OSError, ValueError, TypeError, LookupError):
-            stored: JSON = from_json(self._path.read_bytes())
-            # A value that is missing raises here.
-            self._secrets.add(stored["access_token"], str(stored["refresh_token"]))
-            return stored
-        return {}
+    def load(self) -> Tokens | None:
+        """The stored tokens; None if there is no file, or one with anything else."""
+        with suppress(OSError, ValueError):
+            tokens = Tokens.model_validate_json(self._path.read_bytes())
+            self._secrets.add(tokens.access_token, tokens.refresh_token or "")
+            return tokens
+        return None
 
-    def save(self, stored: JSON) -> None:
+    def save(self, tokens: Tokens | None) -> None:
         """Replace the file, which only the user can read, and nobody half-written."""
         folder = self._path.parent
         folder.mkdir(mode=0o700, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            file.write(to_json(stored))
+            file.write(to_json(tokens))
         os.replace(file.name, self._path)
 
     async def async_auth_flow(self, request: httpx2.Request) -> Any:
@@ -2669,31 +2719,26 @@ class SignIn(httpx2.Auth):
         generator yields, and `yield` returns the response.
         https://www.rfc-editor.org/rfc/rfc9110#section-15.5.2
         """
-        headers = request.headers
-        stored = self.load()
-        if stored:
-            headers["authorization"] = f"Bearer {stored['access_token']}"
+        tokens = self.load()
+        if tokens:
+            request.headers["authorization"] = f"Bearer {tokens.access_token}"
         response = yield request
-        # In a session, some servers refuse each GET that only listens, and would have
-        # the tokens refreshed each minute. A session is deleted while the program ends,
-        # which could lose new tokens.
-        is_needed = request.method == "POST" or SESSION_ID not in headers
-        is_needed |= "last-event-id" in headers
-        if response.status_code == 401 and is_needed and stored.get("refresh_token"):
+        is_refused = response.status_code == 401 and _is_worth_a_refresh(request)
+        if is_refused and tokens and tokens.refresh_token:
             # All requests that wait share one refresh. It is not cancelled with them,
             # because its answer has the only refresh token that is valid from then on.
             if self._renewal is None or self._renewal.done():
-                self._renewal = asyncio.create_task(self._renew(stored))
-            stored = await asyncio.shield(self._renewal)
-            if stored:
-                headers["authorization"] = f"Bearer {stored['access_token']}"
+                self._renewal = asyncio.create_task(self._renew(tokens))
+            tokens = await asyncio.shield(self._renewal)
+            if tokens:
+                request.headers["authorization"] = f"Bearer {tokens.access_token}"
                 response = yield request
         if response.status_code == 401:
             how = f"set `headers`, or sign in with: {self._command}"
             raise ToolError(f"HTTP 401: {how}")
 
-    async def _renew(self, refused: JSON) -> JSON:
-        """The sign-in after its access token was refused; empty if it is over.
+    async def _renew(self, refused: Tokens) -> Tokens | None:
+        """New tokens for those that were refused; None if the sign-in is over.
 
         One process at a time refreshes the tokens, because a refresh token that is used
         twice may count as stolen, and end the sign-in. Raises `ToolError` if no new
@@ -2710,130 +2755,192 @@ class SignIn(httpx2.Auth):
         with closing(lock), suppress(sqlite3.OperationalError):
             # In a thread, because this call waits for the lock, up to the limit.
             await asyncio.to_thread(lock.execute, "BEGIN EXCLUSIVE")
+            # Another process may have refreshed them meanwhile.
             if self.load() == refused:
                 renewed = await self._refresh(refused)
                 # During the refresh, a person may have signed in anew, or out.
                 if self.load() == refused:
                     self.save(renewed)
         # Reading the new tokens has them masked, before anything can tell them.
-        stored = self.load()
-        if stored == refused:
-            url = stored["token_url"]
+        tokens = self.load()
+        if tokens == refused:
+            url = refused.token_url
             raise ToolError(f"no new tokens came from {url}, try again later")
-        return stored
+        return tokens
 
-    async def _refresh(self, stored: JSON) -> JSON:
-        """The sign-in with new tokens; empty if it is over, unchanged if none came."""
-        form = stored["form"] | {"refresh_token": stored["refresh_token"]}
-        request = httpx2.Request("POST", stored["token_url"], data=form)
-        request.headers.update(stored["headers"])
-        with suppress(httpx2.HTTPError, ValueError, AttributeError):
-            answer = await _get_answer(request)
+    async def _refresh(self, tokens: Tokens) -> Tokens | None:
+        """New tokens; None if the sign-in is over, the old ones if no new ones came."""
+        form = tokens.form | {"refresh_token": str(tokens.refresh_token)}
+        request = httpx2.Request("POST", tokens.token_url, data=form)
+        request.headers.update(tokens.headers)
+        with suppress(httpx2.HTTPError, ValueError):
+            answer = await _fetch(request)
             # GitHub's answer is a success for HTTP, whatever it says.
-            if answer.json().get("error") in _FINAL_ERRORS:
-                return {}
-            tokens = auth.OAuthToken.model_validate_json(answer.content)
+            said = answer.json()
+            if isinstance(said, dict) and said.get("error") in _FINAL_ERRORS:
+                return None
+            new = auth.OAuthToken.model_validate(said)
             # Without a new refresh token, the old one stays valid.
-            return stored | tokens.model_dump(exclude_none=True)
-        return stored
+            return tokens.model_copy(update=new.model_dump(exclude_none=True))
+        return tokens
 
 
-def add_sign_in(client: httpx2.AsyncClient, url: httpx2.URL, secrets: Secrets) -> None:
+def _is_worth_a_refresh(request: httpx2.Request) -> bool:
+    """Whether new tokens are to be had for a request that was refused.
+
+    In a session, some servers refuse each GET that only listens, and would have the
+    tokens refreshed each minute. A DELETE comes while the program ends, which could
+    lose new tokens.
+    """
+    if request.method == "POST" or "last-event-id" in request.headers:
+        return True
+    return SESSION_ID not in request.headers
+
+
+def add_sign_in(http: httpx2.AsyncClient, url: httpx2.URL, secrets: Secrets) -> None:
     """Have a client sign in to this URL, unless its entry has a login of its own."""
-    if "authorization" not in client.headers and not url.userinfo:
-        client.auth = SignIn(url, secrets)
+    if "authorization" not in http.headers and not url.userinfo:
+        http.auth = SignIn(url, secrets)
 
 
-async def _get_answer(request: httpx2.Request) -> httpx2.Response:
+async def _fetch(request: httpx2.Request) -> httpx2.Response:
     """Send a request through the proxy for its URL, and read the answer."""
-    headers = request.headers
-    if headers.get("authorization", "").startswith("Basic "):
+    if request.headers.get("authorization", "").startswith("Basic "):
         # Some servers refuse a client whose id stands in the body as well.
-        form = re.sub(rb"(^|&)client_id=[^&]*", b"", request.content).lstrip(b"&")
-        del headers["content-length"]
-        request = httpx2.Request("POST", request.url, headers=headers, content=form)
+        form = dict(urllib.parse.parse_qsl(request.content.decode()))
+        form.pop("client_id", None)
+        headers = {"authorization": request.headers["authorization"]}
+        request = httpx2.Request("POST", request.url, data=form, headers=headers)
     with anyio.move_on_after(TOKEN_TIMEOUT):
         async with make_http_client(request.url) as http:
             return await http.send(request)
     raise httpx2.ReadTimeout(f"no answer came from {request.url}")
 
 
-class Login:
-    """One sign-in in a browser, which comes back to a port of this machine.
+async def _fetch_metadata(request: httpx2.Request) -> httpx2.Response:
+    """Fetch a document that describes a server; one that cannot be had is not there.
 
-    The SDK's `OAuthClientProvider` knows the protocol. A `Login` is its storage, which
-    keeps nothing, its way to the servers, and its way to the browser and back.
+    The SDK asks for one after another at the places where a document may be. It does
+    not do so after an error, and takes a slash at an issuer's end for another issuer.
+    """
+    with suppress(httpx2.HTTPError, ValueError, TypeError):
+        response = await _fetch(request)
+        if response.is_redirect:
+            return response
+        document = response.json()
+        if response.is_success and isinstance(document, dict):
+            document["issuer"] = str(document.get("issuer", "")).rstrip("/")
+            issuers = document.get("authorization_servers") or []
+            issuers = [str(issuer).rstrip("/") for issuer in issuers]
+            document["authorization_servers"] = issuers
+            return httpx2.Response(200, json=document)
+    return httpx2.Response(404)
+
+
+class Login(httpx2.AsyncBaseTransport):
+    """One sign-in, by the SDK's `OAuthClientProvider`, which knows the protocol.
+
+    The provider is the `auth` of an HTTP client that makes one request to the server. A
+    `Login` is the transport of this client, and the provider's storage, which stores
+    nothing: `run` returns the tokens.
     """
 
     def __init__(self, url: httpx2.URL) -> None:
         self._url = url
+        self._token_url = ""
+        self._has_tokens = False
+
+    async def run(self) -> Tokens:
+        """Sign in. Raises whatever prevents that."""
+        browser = Browser()
+        with closing(await browser.listen()):
+            metadata = auth.OAuthClientMetadata(
+                client_name="MCP Workbench",
+                redirect_uris=[AnyUrl(browser.callback)],
+                token_endpoint_auth_method="none",
+            )
+            provider = OAuthClientProvider(
+                str(self._url), metadata, self, browser.show, browser.wait
+            )
+            ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+            async with httpx2.AsyncClient(transport=self, auth=provider) as http:
+                await http.post(self._url, headers=HEADERS, json=ping)
+        context = cast(Any, provider.context)
+        client_id = context.client_info.client_id
+        form = {"grant_type": "refresh_token", "client_id": client_id}
+        if context.should_include_resource_param():
+            form["resource"] = context.get_resource_url()
+        form, headers = context.prepare_token_auth(form, {})
+        stored = context.current_tokens.model_dump()
+        stored |= {"token_url": self._token_url, "form": form, "headers": headers}
+        return Tokens.model_validate(stored)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request of the client, or one of the provider."""
+        if self._has_tokens:
+            # The provider repeats the first request, now signed in.
+            return httpx2.Response(200)
+        if request.url == self._url:
+            response = await _fetch(request)
+            # The provider begins at a 401. Some servers answer it only to a tool's
+            # call, but a person has asked for a sign-in.
+            response.status_code = 401
+            return response
+        if request.method == "GET":
+            return await _fetch_metadata(request)
+        # The last request is the one for the tokens.
+        self._token_url = str(request.url)
+        return await _fetch(request)
+
+    async def get_tokens(self) -> None: ...
+
+    async def set_tokens(self, tokens: auth.OAuthToken) -> None:
+        self._has_tokens = True
+
+    async def get_client_info(self) -> None: ...
+
+    async def set_client_info(self, info: auth.OAuthClientInformationFull) -> None: ...
+
+
+class Browser:
+    """A person's browser, which comes back to a port of this machine.
+
+    A browser on another machine cannot. Its person pastes the address into stdin.
+    """
+
+    def __init__(self) -> None:
         self._state = ""  # which the browser has to bring back
         self._returned: asyncio.Queue[JSON] = asyncio.Queue()
 
-    async def _forget(self, *_: object) -> None:
-        """Every method of the token storage; `run` returns what is to be stored."""
-
-    get_tokens = set_tokens = get_client_info = set_client_info = _forget
-
-    async def run(self) -> JSON:
-        """Sign in, and return what a `SignIn` stores. Raises whatever prevents that."""
-        listener = await asyncio.start_server(self._take, "127.0.0.1", 0)
-        # A person may paste the address to which a browser elsewhere cannot come back.
+    async def listen(self) -> asyncio.Server:
+        """Choose the port, and the `callback` with it. The server is to be closed."""
+        listener = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        # Some authorization servers refuse 127.0.0.1 here, but take `localhost`. A
+        # browser tries all addresses of that name.
+        self.callback = f"http://localhost:{port}/callback"
         loop = asyncio.get_running_loop()
 
         def paste(line: bytes) -> None:
             loop.call_soon_threadsafe(self._come_back, line)
 
         _thread.start_new_thread(read_stdin, (paste,))
-        with closing(listener):
-            port = listener.sockets[0].getsockname()[1]
-            # Some authorization servers refuse 127.0.0.1 here, but take `localhost`. A
-            # browser tries all addresses of that name.
-            provider = await self._sign_in(f"http://localhost:{port}/callback")
-        context = cast(Any, provider.context)
-        # What a refresh sends, but for the refresh token.
-        client_id = context.client_info.client_id
-        form = {"grant_type": "refresh_token", "client_id": client_id}
-        if context.should_include_resource_param():
-            form["resource"] = context.get_resource_url()
-        form, headers = context.prepare_token_auth(form, {})
-        stored: JSON = context.current_tokens.model_dump()
-        stored["token_url"] = provider._get_token_endpoint()
-        return stored | {"form": form, "headers": headers}
+        return listener
 
-    async def _sign_in(self, callback: str) -> OAuthClientProvider:
-        """Send what the SDK wants to be sent, until it has tokens."""
-        metadata = auth.OAuthClientMetadata(
-            client_name="MCP Workbench",
-            redirect_uris=[AnyUrl(callback)],
-            token_endpoint_auth_method="none",
-        )
-        provider = OAuthClientProvider(
-            str(self._url), metadata, cast(Any, self), self._show, self._wait
-        )
-        context = provider.context
-        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-        request = httpx2.Request("POST", self._url, headers=HEADERS, json=ping)
-        async with aclosing(provider.async_auth_flow(request)) as flow:
-            response = await _get_answer(await anext(flow))
-            # Some servers answer 401 only to a tool's call.
-            response.status_code = 401
-            while True:
-                request = await flow.asend(response)
-                if context.current_tokens:
-                    return provider
-                response = await _get_answer(request)
-
-    async def _show(self, url: str) -> None:
-        self._state = httpx2.URL(url).params["state"]
+    async def show(self, url: str) -> None:
+        """Open the page where a person signs in."""
+        # The SDK adds its parameters with `?`, also to a page with a query of its own.
+        page, _, query = url.rpartition("?")
+        self._state = dict(urllib.parse.parse_qsl(query))["state"]
+        if "?" in page:
+            url = f"{page}&{query}"
         print(f"Sign in at this address, if your browser does not show it yet:\n{url}")
         print("If your browser runs on another machine, it ends at an address that it")
         print("cannot load. Paste that address here, and press Enter.")
         # A browser within the terminal blocks until it is closed.
         asyncio.get_running_loop().run_in_executor(None, webbrowser.open, url)
 
-    async def _take(self, reader: asyncio.StreamReader, writer: Any) -> None:
-        """Take what comes through the browser, and answer it."""
+    async def _answer(self, reader: asyncio.StreamReader, writer: Any) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         self._come_back(head.split()[1])
         text = b"Close this page. The terminal says whether you are signed in."
@@ -2844,13 +2951,16 @@ class Login:
         query = address.decode(errors="replace").strip().partition("?")[2]
         self._returned.put_nowait(dict(urllib.parse.parse_qsl(query)))
 
-    async def _wait(self) -> auth.AuthorizationCodeResult:
+    async def wait(self) -> auth.AuthorizationCodeResult:
+        """Wait for the browser to come back, and return what it brings."""
         query: JSON = {}
         # Any page can have the browser come here, but only the server knows the state.
         while query.get("state") != self._state:
             query = await self._returned.get()
         if "error" in query:
             raise ToolError(query.get("error_description") or query["error"])
+        if "iss" in query:
+            query["iss"] = query["iss"].rstrip("/")
         return auth.AuthorizationCodeResult.model_validate(query)
 
 
