@@ -1299,13 +1299,13 @@ async def test_a_cancelled_start_leaves_nothing(
     notes: Path, monkeypatch: Monkey
 ) -> None:
     kind: Any = workbench.TRANSPORTS["command"]
-    start, gate = kind.start, asyncio.Event()
+    start, gate = kind.spawn, asyncio.Event()
 
-    async def start_slowly(*its: Any) -> None:
-        await start(*its)
+    async def start_slowly(*its: Any, **options: Any) -> None:
+        await start(*its, **options)
         await gate.wait()
 
-    monkeypatch.setattr(kind, "start", start_slowly)
+    monkeypatch.setattr(kind, "spawn", start_slowly)
     its = local(notes=notes, on={"start": "self.bear(); self.hang()"})
     async with connected(a=its) as client:
         opening = asyncio.ensure_future(open_box(client))

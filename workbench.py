@@ -39,9 +39,9 @@ from __future__ import annotations
 
 import sys
 
-# The folder of a script comes first in `sys.path`, and may have a `types.py` or a `mcp`
-# of its own. With -P or -I, Python leaves it out. Before 3.11, which is told below that
-# it is too old, it had no `safe_path`.
+# The folder of a script is the first in `sys.path`. If it has a `types.py` or a `mcp` of
+# its own, these would be imported. With -P or -I, Python leaves the folder out, as
+# `safe_path` says, which is new in 3.11.
 if not getattr(sys.flags, "safe_path", False) and __name__ == "__main__":
     del sys.path[0]
 
@@ -92,10 +92,10 @@ ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up 
 START_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
 HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new one
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
-OUTPUT_TIMEOUT = 0.25  # for the last output of a process, its death, and the log
-# A client that ends the workbench closes its stdin, waits 2 s, sends SIGTERM, waits 2 s
-# and kills it. The servers must have ended before. The sum has the steps of
-# `ServerProcess.__aexit__`, the log, and a moment more.
+OUTPUT_TIMEOUT = 0.25  # for a death by SIGKILL, for last output, and for the log
+# A client that ends the workbench closes stdin, waits 2 s, sends SIGTERM, waits 2 s and
+# kills the workbench. Before that, the servers must have ended. The sum has the steps
+# of `ServerProcess.__aexit__`, the log, and a moment more.
 EXIT_TIMEOUT = 2 * EXIT_GRACE + 3 * OUTPUT_TIMEOUT + 0.1
 
 TEXT_LIMIT = 2_000  # characters of a server's instructions; clients cut there as well
@@ -493,7 +493,7 @@ NOT_REPEATED = "the call may have taken effect, and was not repeated"
 
 
 class ToolError(Exception):
-    """An error whose text tells a model what to do."""
+    """An error whose text is for a model: what is wrong, and what to do about it."""
 
 
 class NotDelivered(ToolError):
@@ -506,14 +506,14 @@ class State(enum.IntEnum):
     from      to        by                when
     STARTING  UP        run               the tools are listed
     UP        DRAINING  mark_closed       the connection is closed
-    any       ENDED     run               session and transport are left
-    STARTING  ENDED     DownstreamServer  there has been no start yet
+    any       ENDED     run               the transport is exited
+    STARTING  ENDED     DownstreamServer  it stands for a start before the first one
     """
 
     STARTING = 1
     UP = 2  # calls are sent, in this state only
     DRAINING = 3  # calls in flight may still be answered
-    ENDED = 4  # session and transport are left, and no process remains
+    ENDED = 4  # nothing of the connection is left, such as a process
 
 
 @dataclass
@@ -533,8 +533,7 @@ class ToolCall:
 class DownstreamServer:
     """A configured server, through all its connections.
 
-    The class decides when a server is started again, what the new start waits for, and
-    which calls are repeated.
+    The class decides when a server is started again, and which calls are repeated.
     """
 
     toolbox_name: str
@@ -545,8 +544,8 @@ class DownstreamServer:
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
         self.prefix = f"{self.toolbox_name}__{self.server_name}__"
-        # Before the first start, there is a connection that has ended. So `start` makes
-        # the first connection as it makes all others.
+        # A connection that has ended stands for a start before the first one. So
+        # `start` makes the first connection as it makes all others.
         self.connection = Connection(self.name, self.entry, self.workbench)
         self.connection.set_state(State.ENDED)
 
@@ -592,26 +591,26 @@ class DownstreamServer:
         for arguments that cannot be sent, or the server's `MCPError`.
         """
         try:
-            return await self._send(call)
+            return await self._call_once(call)
         except NotDelivered:
-            # Any other call may have been executed, and is not sent again.
-            return await self._send(call)
+            # Only such a call was certainly not executed, and may be sent again.
+            return await self._call_once(call)
 
-    async def _send(self, call: ToolCall) -> JSON:
+    async def _call_once(self, call: ToolCall) -> JSON:
         await approve(self, call)  # room: Approval
         connection = await self.connect_for(call)
-        # With an `await` here, the connection might be closed at the next line.
+        # Nothing is awaited in between, because the connection might close meanwhile.
         return await connection.call(call)
 
     async def connect_for(self, call: ToolCall) -> Connection:
         """A connection that is up and has the tool of a call. Raises `ToolError`.
 
-        Nothing is awaited if the server is up and knows the tool.
+        Nothing is awaited if the server is up and its tool is known.
         """
-        tool, connection = call.tool, self.start()
-        # A name that is not known may be that of a new tool. A connection that is not
-        # up yet knows no tools.
-        if tool not in connection.tools and tool not in connection.left_out:
+        tool = call.tool
+        # A connection knows tools only once it is up. A name that is not known may be
+        # that of a new tool.
+        if not self.start().knows(tool):
             with anyio.move_on_after(ANSWER_TIMEOUT):
                 await self.connect()
         connection = self.connection
@@ -630,10 +629,10 @@ class DownstreamServer:
 
 
 def refuse_misplaced(tool: types.Tool, others: JSON) -> None:
-    """Raise `ToolError` if what is sent beside empty arguments belongs into them.
+    """Raise `ToolError` if arguments of the tool stand beside `arguments`.
 
-    Models put arguments there, and one client renames the key. Without its arguments,
-    a tool that deletes a folder may delete everything.
+    Some models put them there, and one client renames the key. Without its arguments, a
+    tool that deletes a folder may delete everything.
     """
     properties = tool.input_schema.get("properties") or {}
     for key, value in others.items():
@@ -653,9 +652,8 @@ def in_state(state: State, servers: Servers) -> Servers:
 class Workbench:
     """The state of a running workbench, which serves one client.
 
-    `client` is the session of the client's last tool call. The questions and logs of
-    servers go there, also after this call has ended, because the client's connection
-    goes on.
+    `client` is the session of the client, from its first tool call on. The questions
+    and logs of servers go there.
     """
 
     config: WorkbenchConfig
@@ -666,7 +664,7 @@ class Workbench:
     open_toolboxes: dict[str, Servers] = field(default_factory=dict)
 
     def servers_of(self, name: str) -> Servers:
-        """The servers of a toolbox, which is open from now on.
+        """The servers of a toolbox, which counts as open from now on.
 
         Raises `ToolError` if it is not configured.
         """
@@ -683,15 +681,13 @@ class Workbench:
 
     def open_servers(self) -> Servers:
         """The servers of all toolboxes that are open."""
-        servers: Servers = []
-        for its in self.open_toolboxes.values():
-            servers += its
-        return servers
+        groups = self.open_toolboxes.values()
+        return [server for group in groups for server in group]
 
     def find_servers(self, toolbox: str, patterns: list[str]) -> Servers:
         """The servers of a toolbox of which a pattern may match a tool.
 
-        A pattern that names no server may match the tools of each. Raises `ToolError`.
+        A pattern that names no server may match the tools of all. Raises `ToolError`.
         """
         servers = self.servers_of(toolbox)
         found: Servers = []
@@ -718,28 +714,28 @@ class Workbench:
         raise ToolError(f"{text} Use {NAME_FORM}, such as {names}.")
 
     async def start_servers(self, servers: Servers, on_progress: ProgressFnT) -> None:
-        """Start these servers, and list the tools of those that are up anew.
+        """Start these servers, or list the tools of those that are up anew.
 
-        Waits until every server is up or has failed: up to `OPEN_TIMEOUT` if one is up
-        by then, else until one is up, and up to `ANSWER_TIMEOUT` at most.
+        Returns when each has settled, which means that it is up or has failed. As soon
+        as one is up, the others have `OPEN_TIMEOUT` from the beginning to settle. Until
+        then, all have `ANSWER_TIMEOUT`.
         """
         began = anyio.current_time()
         settled = 0
-        async with anyio.create_task_group() as waiting:
-            waiting.cancel_scope.deadline = began + ANSWER_TIMEOUT
+        async with anyio.create_task_group() as waiters:
+            waiters.cancel_scope.deadline = began + ANSWER_TIMEOUT
 
             async def wait_for(server: DownstreamServer) -> None:
                 nonlocal settled
                 await server.connect()
                 settled += 1
                 await on_progress(settled, len(servers), server.server_name)
-                # The first server that is up shortens the wait. A deadline in the past
-                # ends the wait at once.
+                # A deadline in the past ends the wait at once.
                 if server.connection.state is State.UP:
-                    waiting.cancel_scope.deadline = began + OPEN_TIMEOUT
+                    waiters.cancel_scope.deadline = began + OPEN_TIMEOUT
 
             for server in servers:
-                waiting.start_soon(wait_for, server)
+                waiters.start_soon(wait_for, server)
 
     def compose(self, asked: OpenToolbox, servers: Servers) -> JSON:
         """The answer of `open_toolbox`: the state of these servers, and their tools."""
@@ -747,6 +743,7 @@ class Workbench:
         answer: JSON = {
             "toolbox": name,
             "description": self.config.toolboxes[name].description,
+            # Of the whole toolbox, unlike the rest.
             "servers_connected": len(in_state(State.UP, self.servers_of(name))),
             "servers_failed": {},
             "servers_connecting": [],
@@ -809,12 +806,13 @@ def compose_note(servers: Servers, patterns: list[str]) -> str:
     starting = in_state(State.STARTING, servers)
     for server in starting:
         name = server.server_name
-        how = f"with {compact([f'{name}__*'])} in `tools`"
+        how = f'with ["{name}__*"] in `tools`'
         sentences.append(f"Still starting: {name}. Get its tools later, {how}.")
-        output = server.connection.last_line()
+        output = server.connection.telling_line()
         if output:
-            text = shorten(output, 4_000 // len(starting))
-            sentences.append(f"Its last output: {text}")
+            # The note has room for the lines of all.
+            output = shorten(output, 4_000 // len(starting))
+            sentences.append(f"Its last output: {output}")
     return " ".join(sentences)
 
 
@@ -830,9 +828,9 @@ def note_idle_patterns(servers: Servers, patterns: list[str]) -> list[str]:
 def describe_tool(server: DownstreamServer, tool: types.Tool) -> JSON:
     """The entry of a server's tool in an answer of `open_toolbox`."""
     parts = {"name", "title", "description", "input_schema", "annotations"}
-    entry = tool.model_dump(include=parts, by_alias=True, exclude_none=True)
-    entry["inputSchema"].pop("$schema", None)
-    return entry | {
+    declared = tool.model_dump(include=parts, by_alias=True, exclude_none=True)
+    declared["inputSchema"].pop("$schema", None)
+    return declared | {
         "name": server.prefix + tool.name,
         "description": tool.description or f"Tool from {server.name}",
         "source_server": server.server_name,
@@ -871,29 +869,29 @@ def explain(error: BaseException) -> str:
 
 
 class Arguments(BaseModel, extra="allow"):
-    """The arguments of a tool of this program.
+    """The arguments of a tool of this program; each tool has a subclass.
 
-    A subclass describes one tool: its title, in its docstring the description, and in
-    its fields the input schema. Clients add keys of their own, which mean nothing.
+    The subclass has the tool's title, its docstring is the description, and its fields
+    are the input schema. Clients add keys of their own, which mean nothing.
     """
 
 
 # A tool of this program: its arguments, and the function that a call runs with them.
-# The function's first argument is the SDK's request context.
+# The function's first argument is the SDK's request context. The two meta-tools are
+# such tools, and those of the room Built-in toolbox.
 OwnTool = tuple[type[Arguments], Callable[[Any, Any], Awaitable[JSON]]]
 
 
 def declare_tool(name: str, arguments: type[Arguments]) -> types.Tool:
     """The declaration of a tool, as clients list it."""
     schema = arguments.model_json_schema()
-    title, description = schema["title"], schema.pop("description")
-    for part in (schema, *schema["properties"].values()):
-        # Both keys would only cost a model's context.
-        part.pop("title", None)
-        part.pop("additionalProperties", None)
-    return types.Tool(
-        name=name, title=title, description=description, input_schema=schema
-    )
+    about = {key: schema.pop(key) for key in ("title", "description")}
+    # These parts of a schema would only cost a model's context.
+    schema.pop("additionalProperties")
+    for argument in schema["properties"].values():
+        argument.pop("title")
+        argument.pop("additionalProperties", None)
+    return types.Tool(name=name, input_schema=schema, **about)
 
 
 def tool_server(
@@ -929,17 +927,23 @@ def tool_server(
             return text_result(secrets.mask(explain(error)), is_error=True)
 
     async def answer_calls(ctx: Any, call_next: Any) -> Any:
+        # From the result of a handler, the SDK would remove what it does not know. So a
+        # middleware, which sees all requests, answers in place of the handler.
         if ctx.method != "tools/call":
             return await call_next(ctx)
         result = await run_tool(ctx)
-        if not ctx.session.can_send_request:
-            result = {"resultType": "complete", **result}  # as 2026-07-28 asks
+        if is_of_newer_era(ctx):
+            return {"resultType": "complete", **result}
         return result
 
     server = Server(name, version=__version__, on_list_tools=list_all)
-    # From the result of a handler, the SDK would remove what it does not know.
     server.middleware.append(answer_calls)
     return server
+
+
+def is_of_newer_era(context: Any) -> bool:
+    """Whether the client of a request can be neither asked nor sent logs."""
+    return not context.session.can_send_request
 
 
 def text_result(text: str, is_error: bool = False) -> JSON:
@@ -952,6 +956,9 @@ def read_json(value: Any) -> Any:
     with suppress(TypeError, ValueError):
         return from_json(value)
     return value
+
+
+# In these two, a `ValueError` would reach a model in pydantic's words.
 
 
 def _as_object(value: Any) -> Any:
@@ -993,10 +1000,9 @@ class UseTool(Arguments, title="Use Tool"):
 
 
 def _begin_request(context: Any) -> Workbench:
-    """Have servers ask this request's client from now on; return the workbench."""
+    """The workbench, which from now on sends servers' questions to this client."""
     workbench: Workbench = context.lifespan_context
-    # A client that insists on 2026-07-28 can be neither asked nor sent logs.
-    if context.session.can_send_request:
+    if not is_of_newer_era(context):
         workbench.client = context.session
     return workbench
 
@@ -1009,8 +1015,8 @@ async def open_toolbox(context: Any, asked: OpenToolbox) -> JSON:
     answer = workbench.compose(asked, servers)
     failed = answer.get("servers_failed", {})
     # A toolbox without servers has not failed.
-    has_failed = bool(failed) and len(failed) == len(servers)
-    return text_result(compact(answer), is_error=has_failed)
+    have_all_failed = bool(servers) and len(failed) == len(servers)
+    return text_result(compact(answer), is_error=have_all_failed)
 
 
 # Errors of a server that ask the client to act, not the model.
@@ -1082,8 +1088,8 @@ def declare_meta_tools(config: WorkbenchConfig) -> list[types.Tool]:
         # Claude Code would hide the tools behind a search, which models often omit.
         tool.meta = {"anthropic/alwaysLoad": True}
     opening, using = declarations
-    # Clients ask a person about a tool that is not declared read-only, but start the
-    # same servers themselves without asking.
+    # Clients ask a person before they call a tool that is not declared read-only. But
+    # to start servers, which is all that `open_toolbox` does, they ask nobody.
     opening.annotations = types.ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True
     )
@@ -1102,7 +1108,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
         workbench: Workbench = context.lifespan_context
         workbench.log_level = params.level
         for server in in_state(State.UP, workbench.open_servers()):
-            # A server that does not answer delays nobody.
+            # In the background, because a server may not answer.
             workbench.task_group.start_soon(server.connection.pass_log_level)
         return {}
 
@@ -1133,22 +1139,24 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # Once the connection is marked as closed, `run` waits for the calls in flight, and
 # leaves session and transport.
 #
-# A `Transport` carries the messages. The next section has that of a process.
+# A `Transport` carries the messages of one connection. The next section has that of a
+# process. Whoever writes another one promises this:
 #
-# - A transport is an async context manager that yields `Streams`. If entering it fails,
-#   the error is the reason why the server is not up. Leaving it is shielded, and takes
-#   less than `EXIT_TIMEOUT`.
-# - `transmit` sends one message. For a request, `transmit` may return before the answer
-#   has come (over pipes and SSE), or after that (over Streamable HTTP). For a request
-#   that failed, `transmit` raises `ToolError`: `NotDelivered` after `on_closed`, if the
-#   server has certainly not executed the request.
-# - `messages` are the server's, the answers to requests included. Answers that came
-#   before the end are handed on, even after a `transmit` that failed. At the end of
-#   `messages`, the session fails the open requests.
-# - `on_closed` is called with a reason before the messages end. From then on, no new
-#   call is sent, but answers to calls in flight may still come.
+# - A transport is an async context manager that yields `Streams`: `messages`, and
+#   `transmit`. If entering it fails, the error is the reason why the server is not up.
+#   Leaving it is shielded from cancelling, and takes less than `EXIT_TIMEOUT`.
+# - `messages` are those of the server, with its answers. Answers that came before the
+#   end are handed on, even after a `transmit` that failed. At the end of `messages`, the
+#   session fails the open requests.
+# - `transmit` sends one message. For a request, it may return before the answer has come
+#   (over pipes and SSE), or after that (over Streamable HTTP). If a request fails, it
+#   raises `ToolError`. If the server has certainly not executed the request, it calls
+#   `on_closed`, and raises `NotDelivered`.
+# - `on_closed` is called with a reason before `messages` end. From then on, no new call
+#   is sent, but answers to calls in flight may still come.
 
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
+# The error by which the SDK fails open requests at the end of the messages.
 _CLOSED = (types.CONNECTION_CLOSED, "Connection closed")
 
 
@@ -1156,27 +1164,27 @@ _CLOSED = (types.CONNECTION_CLOSED, "Connection closed")
 class Transport(AbstractAsyncContextManager["Streams"]):
     """The way to a server of one kind, and what each transport is given."""
 
-    KEYS: ClassVar[dict[str, Key]]  # that an entry of this kind may have as well
+    KEYS: ClassVar[dict[str, Key]]  # further keys of an entry of this kind
 
     entry: ServerConfig
     config: WorkbenchConfig
-    on_output: Callable[[bytes], None]  # for each line of a process that is no message
+    on_output: Callable[[bytes], None]  # with a line of a process that is no message
     on_closed: Callable[[str], None]  # with the reason
 
 
 class Dispatcher(JSONRPCDispatcher[Any]):
-    """The SDK's dispatcher, but one fault in a result does not cost the whole result."""
+    """The SDK's dispatcher, which is stricter than TypeScript's about results."""
 
     async def send_raw_request(
         self, method: str, params: Any, opts: Any = None, **more: Any
     ) -> JSON:
-        # The SDK tells the server of a request that was given up. If a remote server
-        # hangs, this takes up to 5 seconds, and only a call is worth that.
+        # Only calls are cancelled downstream, too. If a remote server hangs, to tell it
+        # takes up to 5 seconds.
         opts = {**(opts or {}), "cancel_on_abandon": method == "tools/call"}
         result = await super().send_raw_request(method, params, opts, **more)
         if method == "tools/call":
             _refuse_incomplete(result)
-            # TypeScript clients take a result of a tool without `content`.
+            # Some servers leave `content` out, because TypeScript clients do not mind.
             result.setdefault("content", [])
         if method == "tools/list" and isinstance(result.get("tools"), list):
             result["tools"] = list(filter(_is_valid, result["tools"]))
@@ -1186,6 +1194,7 @@ class Dispatcher(JSONRPCDispatcher[Any]):
 def _refuse_incomplete(result: JSON) -> None:
     """Raise `ToolError` for a result that has to be completed by further requests."""
     kind = result.get("resultType", "complete")
+    # In the older era, results have no `resultType`.
     if "task" in result and "content" not in result:
         kind = "task"
     if kind != "complete":
@@ -1194,9 +1203,11 @@ def _refuse_incomplete(result: JSON) -> None:
 
 
 def _is_valid(tool: Any) -> bool:
-    """Whether this is the declaration of a tool."""
+    """Whether this is the declaration of a tool, which is the same in both eras.
+
+    The session checks a whole page, and one tool that is not valid would cost them all.
+    """
     try:
-        # The session checks a whole page in the same way, in any version.
         validate_server_result("tools/list", "2025-11-25", {"tools": [tool]})
     except ValueError as error:
         name = tool.get("name") if isinstance(tool, dict) else tool
@@ -1206,7 +1217,7 @@ def _is_valid(tool: Any) -> bool:
 
 
 class Connection:
-    """One start of a server. A connection knows neither toolboxes nor other starts.
+    """One start of a server.
 
     The task of `run` owns the connection: it alone enters and leaves the transport and
     the session. Other tasks wait until a state is reached, and call through it.
@@ -1221,22 +1232,31 @@ class Connection:
         self.left_out: dict[str, str] = {}  # by name, the key or option that hides it
         self.session: ClientSession  # set by `run`, once the transport is entered
         self.state = State.STARTING
-        self.reason = ""  # why the connection is closed
-        self.output: deque[str] = deque(maxlen=20)  # lines since the last answer
-        self._in_flight = 0  # calls
+        # Why the connection is closed; empty until it is, also during the start.
+        self.reason = ""
+        self.output: deque[str] = deque(maxlen=20)  # lines since a call was answered
+        self._in_flight = 0  # number of calls
         self._listing = anyio.Lock()
-        self._state_changed = anyio.Event()  # replaced by `set_state`
+        self._changed = anyio.Event()  # replaced by `_wake_waiters`
+
+    def knows(self, tool: str) -> bool:
+        """Whether the server had a tool of this name when it was listed last."""
+        return tool in self.tools or tool in self.left_out
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        # No `await` between the check and the wait: a change in between would be lost.
+        # The event is read right after the check. With an `await` in between, a change
+        # could be missed.
         while not condition():
-            await self._state_changed.wait()
+            await self._changed.wait()
+
+    def _wake_waiters(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
 
     def set_state(self, state: State) -> None:
-        """Change the state, and wake everyone who waits. Nothing else may."""
+        """Change the state, and wake everyone who waits."""
         self.state = state
-        self._state_changed.set()
-        self._state_changed = anyio.Event()
+        self._wake_waiters()
 
     async def reach(self, state: State) -> None:
         """Wait for this state or a later one. A start that fails reaches ENDED."""
@@ -1245,7 +1265,7 @@ class Connection:
     def mark_closed(self, reason: str) -> None:
         """Record why the connection is closed. If it was up, no more calls are sent.
 
-        The first reason is kept, because later ones are consequences of the first.
+        Of several reasons the first is kept, because the others follow from it.
         """
         if not self.reason:
             self.reason = " ".join(self._mask(reason).split())
@@ -1265,21 +1285,19 @@ class Connection:
         reason = self.reason or "still starting, call again"
         return "; ".join([reason, *self.output])
 
-    def last_line(self) -> str:
+    def telling_line(self) -> str:
         """The last line of output that has an address, or else the last line."""
-        lines = list(self.output) or [""]
-        for line in reversed(lines):
-            if "://" in line:
-                return line
-        return lines[-1]
+        lines = ["", *self.output]
+        with_address = [line for line in lines if "://" in line]
+        return with_address[-1] if with_address else lines[-1]
 
     async def run(self, former: Connection) -> None:
         """Start the server, keep the connection, and leave no process of its group.
 
         `former` is the server's connection before this one.
         """
-        # Two processes at once would compete, such as for a profile or a lock. But an
-        # old one that still answers a call may take for ever.
+        # Two processes at once would compete, such as for a profile or a lock. But a call
+        # that the old one still answers may take hours, so this wait is limited.
         with anyio.move_on_after(HANDOVER_TIMEOUT):
             await former.reach(State.ENDED)
         transport = TRANSPORTS[self.entry.kind](
@@ -1289,7 +1307,7 @@ class Connection:
             if self.entry.problem:
                 raise ToolError(self.entry.problem)
             # A start that fails in its transport has no `session`.
-            async with transport as streams, self._session(streams) as self.session:
+            async with transport as streams, self._new_session(streams) as self.session:
                 await self._become_up()
                 await self._until(self._is_drained)
         except Exception as error:  # noqa: BLE001
@@ -1310,14 +1328,15 @@ class Connection:
         # The connection may have been closed right after the last answer.
         if self.reason:
             raise ToolError(self.reason)
-        self.set_state(State.UP)
+        # The level is sent before the first call, but its answer is not awaited.
         self.workbench.task_group.start_soon(self.pass_log_level)
+        self.set_state(State.UP)
 
     def _is_drained(self) -> bool:
         """Whether the connection is closed, and no call is in flight any more."""
         return self.state is State.DRAINING and self._in_flight == 0
 
-    def _session(self, streams: Streams) -> ClientSession:
+    def _new_session(self, streams: Streams) -> ClientSession:
         """A session that offers the server what the client supports.
 
         The SDK offers forms and URLs in elicitation only together. So a server is
@@ -1350,7 +1369,7 @@ class Connection:
         """A callback that asks the client a server's question of this kind."""
 
         async def forward(_: object, params: Any = None) -> Any:
-            # Nothing is offered until there is a client, which is never unset.
+            # A server is offered nothing unless there is a client.
             client = cast(ServerSession, self.workbench.client)
             return await client.send_request(request(params=params), result)
 
@@ -1369,7 +1388,8 @@ class Connection:
         try:
             await self.session.discover()
         except Exception:  # noqa: BLE001
-            # Some processes exit at this request. The refusal tells more than the exit.
+            # Some processes exit at this request. The exit is forgotten, so that `run`
+            # records the refusal, which tells more.
             self.reason = ""
             raise refusal from None
 
@@ -1387,7 +1407,7 @@ class Connection:
             await self.session.send_request(request, types.EmptyResult)
 
     async def _on_message(self, message: Any) -> None:
-        """Pass on a server's logs, and that a question by URL is done."""
+        """Take a message of the server that is neither a question nor an answer."""
         if isinstance(message, types.ToolListChangedNotification):
             self._log_change_of_tools()
         elif isinstance(message, types.ElicitCompleteNotification):
@@ -1416,8 +1436,8 @@ class Connection:
     async def list_again(self) -> None:
         """List the tools anew. If this fails or takes too long, the old list is kept.
 
-        Callers that come at once take turns. A caller that took the list of another
-        would miss a change between that listing and its own question.
+        Callers that come at once take turns. They do not share a list: one that was
+        asked for earlier may lack a change that a later caller knows of.
         """
         try:
             with anyio.fail_after(OPEN_TIMEOUT):
@@ -1503,7 +1523,8 @@ class Connection:
         """Send `tools/call`, and return the result in its wire form.
 
         The connection must be up. Cancelling the caller cancels the call downstream.
-        Raises `NotDelivered`, `ToolError`, or the server's `MCPError`.
+        Raises `NotDelivered`, another `ToolError`, the server's `MCPError`, or
+        `ValueError` for arguments that cannot be sent.
         """
         params = {"name": call.tool, "arguments": call.arguments, "_meta": call.meta}
         request = types.Request[JSON, str](method="tools/call", params=params)
@@ -1519,15 +1540,14 @@ class Connection:
             # Output that came before an answer does not explain a later death.
             self.output.clear()
             # The SDK accepts any answer of a 2026-07-28 server that has a `resultType`.
-            # `model_validate` raises what is wrong, and `result` stays as it is.
+            # This only raises what is wrong. `result` itself is what is returned.
             types.CallToolResult.model_validate(result, by_name=False)
             return result
         except ValidationError as error:
             told = f"its answer is not valid MCP: {explain(error)}"
             raise ToolError(f"{told}; {NOT_REPEATED}") from None
         except MCPError as error:
-            # This is how the SDK fails a call at the end of the messages. A server may
-            # use the same code.
+            # A server that is up may use the same code for an error of its own.
             has_ended = (error.code, error.message) == _CLOSED
             if has_ended and self.state is not State.UP:
                 told = f"the server {self.why_not_up()}"
@@ -1536,15 +1556,17 @@ class Connection:
             raise
         finally:
             self._in_flight -= 1
-            # This wakes `run`, which may wait for the end of the last call.
-            self.set_state(self.state)
+            # `run` may wait for the end of the last call.
+            self._wake_waiters()
 
 
 # === Processes ========================================================================
 # A connection's messages travel over the pipes of a process.
 
+_SIGKILL = 9  # Windows lacks the name
 
-class _Pipes(asyncio.subprocess.SubprocessStreamProtocol):
+
+class _ProcessProtocol(asyncio.subprocess.SubprocessStreamProtocol):
     """The pipes of a process as streams, and a future for its exit.
 
     `asyncio.create_subprocess_exec` is not used. On Python 3.11, asyncio's own `wait`
@@ -1575,11 +1597,10 @@ class ServerProcess(Transport):
 
     - The process exits. `_report_exit` reports the status at once, and closes the pipes
       `OUTPUT_TIMEOUT` later, so the messages end.
-    - stdout ends, or has too long a line. `_messages` reports this.
-    - stdin is closed. `_send` reports this at the next request.
-
-    A process that closes a pipe usually exits, and its status and last words tell more.
-    So `_messages` and `_send` first wait for both, up to `EXIT_GRACE`.
+    - stdout has too long a line. `_messages` reports this.
+    - stdout or stdin is closed. `_messages` reports this, or `_transmit` at the next
+      request. A process that closes a pipe usually exits, and its status and its last
+      words tell more. So both first wait for these, up to `EXIT_GRACE`.
     """
 
     KEYS: ClassVar = {
@@ -1591,28 +1612,42 @@ class ServerProcess(Transport):
     async def __aenter__(self) -> Streams:
         """Start the process, to speak to it over stdin and stdout."""
         values = self.entry.values
-        withheld = dict.fromkeys(self.config.withheld - self.entry.variables)
-        env = without_null({**os.environ, **withheld, **values["env"]})
         words = list(map(os.path.expanduser, [values["command"], *values["args"]]))
+        # Without `cwd`, the folder is that of the workbench.
         cwd = os.path.abspath(os.path.expanduser(values["cwd"]))
         try:
             # asyncio kills a process whose start is cancelled, but not its children.
             with anyio.CancelScope(shield=True):
-                await self.start(words, {"env": env, "cwd": cwd})
+                await self.spawn(words, env=self._environment(), cwd=cwd)
         except OSError as error:
             why = _why_not_started(words[0], cwd, error)
             raise ToolError(f"cannot start '{words[0]}': {why}") from None
         RUNNING.add(self)
+        self._stderr_reader = asyncio.create_task(self._read_stderr())
         # The process may have exited already. Then the callback follows at once.
         self._pipes.exited.add_done_callback(self._report_exit)
-        self._ends = [self._pipes.exited, asyncio.create_task(self._read_stderr())]
-        return Streams(self._messages(), self._send)
+        return Streams(self._messages(), self._transmit)
 
-    async def start(self, words: list[str], options: JSON) -> None:
-        """Start the process in a session, and so a group, of its own."""
-        start = asyncio.get_running_loop().subprocess_exec
-        options["start_new_session"] = True
-        self._process, self._pipes = await start(_Pipes, *words, **options)
+    def _environment(self) -> dict[str, str]:
+        """The variables of this program, without secrets of others, and the entry's."""
+        env: JSON = dict(os.environ)
+        for name in self.config.withheld - self.entry.variables:
+            env.pop(name, None)
+        return without_null(env | self.entry.values["env"])
+
+    async def spawn(self, words: list[str], **options: Any) -> None:
+        """Start the process in a session, and so a group, of its own.
+
+        The room Windows overrides this.
+        """
+        self._process, self._pipes = await asyncio.get_running_loop().subprocess_exec(
+            _ProcessProtocol, *words, start_new_session=True, **options
+        )
+
+    async def _wait_for_last_words(self, seconds: float) -> None:
+        """Wait until the process has exited and stderr has ended, but not longer."""
+        ends = [self._pipes.exited, self._stderr_reader]
+        await asyncio.wait(ends, timeout=seconds)
 
     def _report_exit(self, _: object) -> None:
         status = self._process.get_returncode()
@@ -1624,7 +1659,8 @@ class ServerProcess(Transport):
         """The messages on stdout, to its end. Other lines are output."""
         async for line in read_lines(self._pipes.stdout, LINE_LIMIT):
             if len(line) == LINE_LIMIT:
-                # If the line were skipped, a call that it answers would wait for ever.
+                # The line was cut. If it were skipped, a call that it answers would
+                # wait for ever.
                 self.on_closed(f"wrote a message beyond {LINE_LIMIT >> 20} MiB")
                 return
             message = read_message(line)
@@ -1632,23 +1668,24 @@ class ServerProcess(Transport):
                 self.on_output(line[:OUTPUT_LIMIT])
             else:
                 yield SessionMessage(message)
-        await asyncio.wait(self._ends, timeout=EXIT_GRACE)
+        await self._wait_for_last_words(EXIT_GRACE)
         self.on_closed("closed its stdout")
 
     async def _read_stderr(self) -> None:
         async for line in read_lines(self._pipes.stderr, OUTPUT_LIMIT):
             self.on_output(line)
 
-    async def _send(self, item: SessionMessage) -> None:
+    async def _transmit(self, item: SessionMessage) -> None:
         """Write a message to stdin, unless the process can no longer answer."""
         pipes = self._pipes
         if not pipes.stdout.at_eof():
             # No `drain`: a server that does not read its stdin must delay nobody.
             pipes.stdin.write(dump_message(item.message) + b"\n")
-        # A write to a broken pipe closes `stdin`, so this check comes after it.
-        is_closed = pipes.stdout.at_eof() or pipes.stdin.is_closing()
-        if is_closed and isinstance(item.message, types.JSONRPCRequest):
-            await asyncio.wait(self._ends, timeout=EXIT_GRACE)
+            # If the pipe is broken, `write` has closed `stdin`.
+            if not pipes.stdin.is_closing():
+                return
+        if isinstance(item.message, types.JSONRPCRequest):
+            await self._wait_for_last_words(EXIT_GRACE)
             self.on_closed("closed its stdout or stdin")
             raise NotDelivered("the server has closed its stdout or stdin")
 
@@ -1663,22 +1700,30 @@ class ServerProcess(Transport):
         # The exit that follows is not the reason for this end.
         self._pipes.exited.remove_done_callback(self._report_exit)
         self._pipes.stdin.close()
-        # 0 sends nothing. 9 is SIGKILL, a name that Windows lacks.
-        steps = (0, EXIT_GRACE), (signal.SIGTERM, EXIT_GRACE), (9, OUTPUT_TIMEOUT)
         with anyio.CancelScope(shield=True):
-            for number, seconds in steps:
-                # Once nobody is left, the number of the group may soon be another's.
-                if not self.kill_group(number):
-                    break
-                with anyio.move_on_after(seconds):
-                    while self.kill_group(0):
-                        await anyio.sleep(0.02)
-            await asyncio.wait(self._ends, timeout=OUTPUT_TIMEOUT)
+            # Once nobody is left, the number of the group may soon be another's.
+            if not await self._group_ends(EXIT_GRACE):
+                self.signal_group(signal.SIGTERM)
+                if not await self._group_ends(EXIT_GRACE):
+                    self.signal_group(_SIGKILL)
+                    await self._group_ends(OUTPUT_TIMEOUT)
+            await self._wait_for_last_words(OUTPUT_TIMEOUT)
         self._process.close()
         RUNNING.discard(self)
 
-    def kill_group(self, number: int) -> bool:
-        """Send a signal to the group, or none if 0; return whether it has processes."""
+    async def _group_ends(self, seconds: float) -> bool:
+        """Whether no process of the group is left within this time."""
+        with anyio.move_on_after(seconds):
+            while self.signal_group(0):
+                await anyio.sleep(0.02)
+            return True
+        return False
+
+    def signal_group(self, number: int) -> bool:
+        """Send a signal to the group; return whether it had a process to send it to.
+
+        The signal 0 does nothing to a process. The room Windows overrides this.
+        """
         if sys.platform != "win32":
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.get_pid(), number)
@@ -1690,9 +1735,10 @@ def _why_not_started(command: str, cwd: str, error: OSError) -> str:
     """The one cause for which a process was not started, and what to do about it."""
     if not os.path.isdir(cwd):
         return f"the folder '{cwd}' is not there; correct `cwd`"
-    path = os.path.join(cwd, command)
-    if not isinstance(error, FileNotFoundError) or os.path.exists(path):
+    if not isinstance(error, FileNotFoundError):
         return str(error.strerror)
+    if os.path.exists(os.path.join(cwd, command)):
+        return "the file is there, but not the program that its first line names"
     if " " in command:
         return "no such command; write what follows it into `args`"
     if os.path.basename(command) == command:
@@ -1709,13 +1755,14 @@ RUNNING: set[ServerProcess] = set()
 
 # === Messages =========================================================================
 # JSON-RPC messages as bytes, and both directions of a connection as the SDK wants them.
-# Both ends of the workbench use this section: its client's, and its servers'.
+# The section serves the connection to the client, and those to the servers.
 
 Messages = AsyncIterator[SessionMessage]
 # Bytes from which on a message of a server is refused. Parsing holds the interpreter's
 # lock, so a larger message would block all threads for too long.
 LINE_LIMIT = 32 << 20
 OUTPUT_LIMIT = 1 << 16  # bytes of a line of a server's output that are shown
+_CHUNK = 1 << 16  # bytes of a stream that are read at a time
 
 
 @dataclass
@@ -1747,23 +1794,31 @@ def read_message(line: bytes) -> types.JSONRPCMessage | None:
     An answer of JSON-RPC 2.0 that is not valid becomes an error with its id. Without
     the error, its call would wait for ever.
     """
-    message = None
-    text = line.decode(errors="replace")
-    # Servers that write JSON by hand leave control characters as they are.
-    with suppress(ValueError, RecursionError):
-        message = json.loads(text, strict=False)
-    # JavaScript cuts texts within surrogate pairs, and a half has no UTF-8.
-    if re.search(r"\\u[dD]", text):
-        whole = json.dumps(message, ensure_ascii=False)
-        message = json.loads(re.sub("[\ud800-\udfff]", "\ufffd", whole))
-    with suppress(ValidationError):
+    message = _parse_json(line.decode(errors="replace"))
+    try:
         return types.jsonrpc_message_adapter.validate_python(message, by_name=False)
-    if isinstance(message, dict) and not message.get("method"):
-        told = f"its answer is not valid MCP; {NOT_REPEATED}"
-        message["error"] = {"code": types.INTERNAL_ERROR, "message": told}
-        with suppress(ValidationError):
-            return types.jsonrpc_message_adapter.validate_python(message)
+    except ValidationError:
+        if not isinstance(message, dict) or message.get("method"):
+            return None
+    told = f"its answer is not valid MCP; {NOT_REPEATED}"
+    message["error"] = {"code": types.INTERNAL_ERROR, "message": told}
+    with suppress(ValidationError):
+        return types.jsonrpc_message_adapter.validate_python(message)
     return None
+
+
+def _parse_json(text: str) -> Any:
+    """The value of a JSON text; None if it is none."""
+    try:
+        # Servers that write JSON by hand leave control characters as they are.
+        value = json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return None
+    # JavaScript cuts texts within surrogate pairs. A half of a pair has no UTF-8.
+    if re.search(r"\\u[dD]", text):
+        with_halves = json.dumps(value, ensure_ascii=False)
+        value = json.loads(re.sub(r"[\ud800-\udfff]", "\ufffd", with_halves))
+    return value
 
 
 def dump_message(message: types.JSONRPCMessage) -> bytes:
@@ -1771,22 +1826,22 @@ def dump_message(message: types.JSONRPCMessage) -> bytes:
 
 
 async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[bytes]:
-    """The lines of a stream, without their ends; at most `limit` bytes of each.
+    """The lines of a stream, without their ends, and cut at `limit` bytes.
 
-    `limit` is at least 64 KiB, which is the most that is read at a time.
+    `limit` is not below `_CHUNK`, so one chunk alone is never too long.
     """
     line = bytearray()
     # A broken pipe counts as an end.
     with suppress(OSError):
-        while chunk := await stream.read(65536):
-            end, *others = chunk.split(b"\n")
-            line += end[: limit - len(line)]
-            for other in others:
+        while chunk := await stream.read(_CHUNK):
+            rest, *next_lines = chunk.split(b"\n")
+            line += rest[: limit - len(line)]
+            for next_line in next_lines:
                 yield bytes(line)
-                line = bytearray(other)
+                line = bytearray(next_line)
                 # A server that writes without end must not block the event loop.
                 await asyncio.sleep(0)
-    # The rest after the last line feed, which usually is empty, is a line as well.
+    # What follows the last line feed is a line as well, although usually empty.
     yield bytes(line)
 
 
@@ -1896,11 +1951,8 @@ Work = Awaitable[int]  # which results in an exit status
 class Stdio:
     """The client's messages on stdin, and the way to its stdout, by two threads.
 
-    The end of either ends the messages. A stdout that is closed is noticed at the next
-    write.
-
     The reading thread notices the end of stdin even while the event loop is busy. The
-    writing thread alone waits for a client that does not read its stdout: if `send`
+    writing thread alone waits for a client that does not read its stdout: if `_send`
     waited, so would everything that sends, even the shutdown. The SDK's `stdio_server`
     is not used, because it cannot be left before the end of stdin.
     """
@@ -1913,22 +1965,22 @@ class Stdio:
 
     @asynccontextmanager
     async def streams(self) -> AsyncIterator[Streams]:
-        """The client's messages. Soon after their end, the block is cancelled."""
+        """The client's messages. A moment after their end, the block is cancelled."""
         _thread.start_new_thread(self._read, ())
-        # The end of this block waits until `_writer` has written everything.
+        # Leaving `_writer` blocks until everything is written.
         with self._writer, self._scope:
             yield Streams(self._messages(), self._send)
 
     def _read(self) -> None:
         """Read stdin to its end, in the reading thread."""
         read_stdin(self._put)
-        self._end()
+        self._leave()
 
     def _put(self, line: bytes | None) -> None:
         self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
 
-    def _end(self) -> None:
-        """End the messages, in either thread."""
+    def _leave(self) -> None:
+        """End the messages and, in time, the process: the client has gone."""
         count_down(0)
         self._put(None)
 
@@ -1941,21 +1993,24 @@ class Stdio:
                 await self._send(error_reply(message, code, "No such method"))
             elif message:
                 yield SessionMessage(message)
-        # The SDK now cancels the calls in flight. If a remote server does not answer,
-        # the SDK tries for seconds to tell it of that. Without this timer, no other
-        # server would be stopped meanwhile.
+        # The SDK now cancels the calls in flight. If a remote server hangs, the SDK
+        # tries for seconds to tell it of that, and no other server would be stopped
+        # meanwhile. So the block is cancelled 0.05 seconds later.
         self._loop.call_later(0.05, self._scope.cancel)
 
     async def _send(self, item: SessionMessage) -> None:
         self._writer.submit(self._write, dump_message(item.message) + b"\n")
 
     def _write(self, line: bytes) -> None:
-        """Write a line to stdout, in the writing thread."""
+        """Write a line to stdout, in the writing thread.
+
+        A stdout that the client has closed is noticed here.
+        """
         try:
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
         except OSError:
-            self._end()
+            self._leave()
 
 
 def read_stdin(receive: Callable[[bytes], None]) -> None:
@@ -1979,13 +2034,13 @@ async def serve_stdio(server: Server[Any]) -> int:
 
 
 async def serve_refusal(why: str) -> int:
-    """Answer every request with this text, until the end of stdin. Returns status 1.
+    """Answer requests with this text, until the end of stdin. Returns status 1.
 
     Clients show the answer to `initialize`. If the process ended at once instead, they
     would show "connection closed". A client may keep a server that it cannot use, so
     the time is limited.
     """
-    # Nothing has to be closed, not even a stdout that nobody reads.
+    # No server runs, so the process may end without any cleanup.
     asyncio.get_running_loop().call_later(_REFUSAL_TIMEOUT, os._exit, 1)
     async with Stdio().streams() as streams:
         async for item in streams:
@@ -2002,9 +2057,10 @@ async def serve_refusal(why: str) -> int:
 def count_down(status: int) -> None:
     """Have the process exit within `EXIT_TIMEOUT` seconds, whatever happens.
 
-    A thread does this, because the event loop may be busy with large answers. It is
-    started with `_thread`: `threading` takes locks, which the code that a signal
-    interrupts may hold. If there are two such threads, the first one ends the process.
+    A thread does this, because the event loop may be busy with large answers. The
+    thread is started with `_thread`, because `threading` takes locks, and a signal may
+    have interrupted code that holds them. Of several threads, the first one ends the
+    process.
     """
     _thread.start_new_thread(_end_by_force, (status,))
 
@@ -2012,7 +2068,7 @@ def count_down(status: int) -> None:
 def _end_by_force(status: int) -> None:
     sleep(EXIT_TIMEOUT)
     for process in list(RUNNING):
-        process.kill_group(9)
+        process.signal_group(_SIGKILL)
     os._exit(status)
 
 
@@ -2034,7 +2090,7 @@ def stop_at_signals(scope: anyio.CancelScope, status: int) -> None:
 
 
 async def run_to_exit(work: Work, stopped: int, lines: queue.Queue[Any]) -> None:
-    """Do the work, write the last lines of the log, and exit.
+    """Do the work, wait for the last `lines` of the log, and exit.
 
     The exit status is the result of the work, 1 after an error, or `stopped` if a
     signal has stopped the work.
@@ -2064,7 +2120,8 @@ class MaskedLog(logging.handlers.QueueHandler):
     """Hands masked lines to the thread of a `QueueListener`, which writes them.
 
     If the client does not read stderr, a write may block for ever, and would block the
-    event loop with it. When too many lines are waiting, new ones are dropped.
+    event loop with it. When too many lines are waiting, new ones are dropped. A line is
+    masked before it waits, because `QueueHandler.prepare` calls `format`.
     """
 
     queue: queue.Queue[logging.LogRecord]
@@ -2078,17 +2135,17 @@ class MaskedLog(logging.handlers.QueueHandler):
 
 
 class Mode(NamedTuple):
-    """Something that the command line can ask for, by the option of the mode's name."""
+    """Something that the command line can ask for."""
 
     usage: str  # how it is asked for
-    option: JSON  # the settings of its option, as `argparse` wants them
-    work: Callable[[argparse.Namespace, Secrets], Work]
+    option: JSON  # the settings of its argument, as `argparse` wants them
+    prepare: Callable[[argparse.Namespace, Secrets], Work]
     goes_with: tuple[str, ...] = ()  # the other options that may be given with it
-    serves: bool = False  # a client, until the client or a signal ends it
+    is_server: bool = False  # serves a client, until the client or a signal ends it
 
 
-def serve(options: argparse.Namespace, secrets: Secrets) -> Work:
-    """Serve the workbench over stdin and stdout."""
+def prepare_workbench(options: argparse.Namespace, secrets: Secrets) -> Work:
+    """Read the configuration, tell what is wrong in it, and serve the workbench."""
     config = find_config(options, secrets)
     log.info("Serving %s: %s", list(config.toolboxes), config.source)
     for toolbox in config.toolboxes.values():
@@ -2102,13 +2159,14 @@ def serve(options: argparse.Namespace, secrets: Secrets) -> Work:
 
 # The command line can ask for these. If it asks for no other, it asks for `config`.
 MODES: dict[str, Mode] = {}
-# `Path` turns an empty CONFIG into the current folder, which cannot be read.
+# With `Path`, an empty CONFIG is an error, and not the same as none: it becomes the
+# current folder, which cannot be read.
 MODES["config"] = Mode(
     "[CONFIG] [--read-only]",
     {"nargs": "?", "type": Path, "metavar": "CONFIG", "help": "the file to serve"},
-    serve,
+    prepare_workbench,
     goes_with=("--read-only",),
-    serves=True,
+    is_server=True,
 )
 # The options that are no modes.
 OPTIONS: dict[str, JSON] = {
@@ -2152,8 +2210,8 @@ def set_up_log(secrets: Secrets, level: int) -> MaskedLog:
     handler = MaskedLog(secrets)
     logging.raiseExceptions = False  # a full queue is no error
     form = "%(asctime)s %(levelname)s %(message)s"
-    # Other loggers are silent, because the SDK logs messages of servers that it has
-    # shortened. A secret that was cut is not found, and so not masked.
+    # Other loggers are silent, because the SDK logs the beginnings of messages. A secret
+    # that is cut is not found, and so not masked.
     logging.basicConfig(format=form, handlers=[handler], level=logging.CRITICAL + 1)
     log.setLevel(level)
     return handler
@@ -2161,27 +2219,28 @@ def set_up_log(secrets: Secrets, level: int) -> MaskedLog:
 
 def set_up_output() -> None:
     """Have stdout and stderr take any text, and write each line at once."""
-    # With PYTHONUNBUFFERED, Python's own stdout has no buffer. A write that a signal
-    # interrupts would then write a part of a line, and lose the rest.
+    # With PYTHONUNBUFFERED, Python's own stdout has no buffer. If a signal interrupted a
+    # write of it, the rest of the line would be lost.
     sys.stdout = os.fdopen(1, "w", closefd=False)
     for stream in (sys.stdout, sys.stderr):
         # `os._exit` does not flush buffers, so each line is written at once.
-        form = {"encoding": "utf-8", "errors": "replace", "line_buffering": True}
-        cast(Any, stream).reconfigure(**form)
+        cast(Any, stream).reconfigure(
+            encoding="utf-8", errors="replace", line_buffering=True
+        )
 
 
 def main() -> None:
     """Do what the command line asks for, and end the process."""
     set_up_output()
     # The threads of stdin and stdout need the interpreter's lock. Beside a server that
-    # writes without end, the event loop would not let go of the lock for long enough.
+    # writes without end, the event loop would keep the lock for too long at a time.
     sys.setswitchinterval(0.0001)  # seconds
     options, mode = parse_arguments()
-    # The servers inherit the environment, and a file may name its variables.
+    # This comes before the file is read, which may name variables.
     restore_environment()  # room: uv
     has_person = os.isatty(0)
     level, stopped = logging.WARNING, 1
-    if mode.serves:
+    if mode.is_server:
         # To be stopped is the usual end then.
         level, stopped = logging.INFO, 0
     if options.verbose:
@@ -2189,17 +2248,17 @@ def main() -> None:
     secrets = Secrets()
     handler = set_up_log(secrets, level)
     try:
-        work = mode.work(options, secrets)
+        work = mode.prepare(options, secrets)
     except ConfigError as error:
-        if has_person or not mode.serves:
+        if has_person or not mode.is_server:
             sys.exit(str(error))
         log.error("%s", error)
         work = serve_refusal(str(error))
-    if has_person and mode.serves:
+    if has_person and mode.is_server:
         others = ", ".join([*MODES, "--help"][1:])
         log.info("Waiting for an MCP client. Ctrl-C ends. Other options: %s", others)
-    # Lines of the log have waited until now, so that a person who is told of a file's
-    # problems gets no lines around them.
+    # Lines of the log are written from now on. Above, a person who is told what is wrong
+    # with a file gets no other lines.
     logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
     asyncio.run(run_to_exit(work, stopped, handler.queue))
 
@@ -3837,7 +3896,7 @@ MODES["--toolbox"] = Mode(
     {"action": "store_true", "help": "serve the built-in tools, echo and time"},
     serve_toolbox,
     goes_with=("--http",),
-    serves=True,
+    is_server=True,
 )
 OPTIONS["--http"] = {
     "metavar": "[HOST:]PORT",
@@ -3885,20 +3944,20 @@ if sys.platform == "win32":
     class JobProcess(ServerProcess):
         """A server process in a job object, with the children that it will have."""
 
-        async def start(self, words: list[str], options: JSON) -> None:
+        async def spawn(self, words: list[str], **options: Any) -> None:
             # Without `which`, `npx.cmd` would not be found for the command `npx`.
             path = options["env"].get("PATH")
             words[0] = shutil.which(words[0], path=path) or words[0]
             # A group keeps Ctrl-C from the server, as a session does elsewhere.
             options["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
-            await super().start(words, options)
+            await super().spawn(words, **options)
             self._job = cast(Any, _create_job_object())
             # A process that has ended already cannot be assigned.
             with suppress(pywintypes.error):
                 handle = self._process.get_extra_info("subprocess")._handle
                 win32job.AssignProcessToJobObject(self._job, int(handle))
 
-        def kill_group(self, number: int) -> bool:
+        def signal_group(self, number: int) -> bool:
             """End the processes of the job, unless 0; return whether there are any."""
             if number:
                 win32job.TerminateJobObject(self._job, 1)
