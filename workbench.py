@@ -13,8 +13,8 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # A call comes in by `Stdio`, passes `use_tool`, `DownstreamServer.call`,
 # `Connection.call` and `ServerProcess._send`, and returns by `ServerProcess._messages`.
 # The core is complete by itself, with these lines of code: Configuration (246),
-# Workbench (239), MCP server (159), Connections (266), Processes (98), Messages (44),
-# Secrets (54), Serving (184). Each room behind the core can be deleted, from its banner
+# Workbench (238), MCP server (160), Connections (268), Processes (111), Messages (50),
+# Secrets (54), Serving (185). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
 # Remote servers (274): a `url`.
