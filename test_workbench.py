@@ -2073,18 +2073,18 @@ LOGINS = [  # how one fails: the path that answers otherwise, its answer; the re
     ("/token", None, "no answer came from .*"),
 ]
 # What the documents of a server at HERE say otherwise, and how its paths answer then.
+# Where a document cannot be had, clients register at `/register`.
+NO_DOCUMENT = {"/.well-known/oauth-authorization-server": 500, "/register": 500}
 DOCUMENTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"issuer": "HERE/"}, {}),
     ({"authorization_servers": ["HERE/"]}, {}),
     ({"authorization_servers": ["HERE/a/"], "issuer": "HERE/a"}, {}),
     ({}, {"/authorize": {"iss": "HERE/"}}),
     ({"authorization_endpoint": "HERE/authorize?a=b"}, {}),
+    ({"registration_endpoint": "HERE/new"}, NO_DOCUMENT),
+    ({}, {"named": "/bare"}),
+    ({}, {"named": f"{DEAD}/"}),
 ]
-for place in ("/bare", f"{DEAD}/", "HERE/broken"):
-    DOCUMENTS.append(({}, {"/broken": 500, "named": place}))
-# Without this document, clients register at `/register`.
-answers = {"/.well-known/oauth-authorization-server": 500, "/register": 500}
-DOCUMENTS.append(({"registration_endpoint": "HERE/new"}, answers))
 BROKEN = ["null", "[7]", "7", "{}", "{", '{"access_token": "x"}']
 BROKEN.append('{"access_token": null, "refresh_token": null}')
 
