@@ -99,6 +99,15 @@ class Downstream:
         self.note("hangs")
         time.sleep(9999)
 
+    def is_first(self) -> bool:
+        """Whether no other process has written to the notes before this one."""
+        with open(self.notes) as stream:
+            return stream.readline() == f"{os.getpid()}\n"
+
+    def wait_for(self, path: str) -> None:
+        while not os.path.exists(path):
+            time.sleep(0.01)
+
     def bear(self, code: str = "self.hang()") -> None:
         """Start a child that has its pipes, and runs this code."""
         import subprocess
@@ -108,7 +117,15 @@ class Downstream:
         child = subprocess.Popen(line, 0, None, sys.stdin, sys.stdout, sys.stderr)
         self.note(child.pid)
 
-    def start(self, _: object) -> None:
+    def outlast(self) -> None:
+        """Note signals and the end of stdin, and live on."""
+        for name in {"SIGTERM", "SIGINT", "SIGHUP"} & set(dir(signal)):
+            signal.signal(getattr(signal, name), lambda *_: self.note("signalled"))
+        self.start()
+        self.note("ended")
+        self.hang()
+
+    def start(self, *_: object) -> None:
         for line in sys.stdin.buffer:
             request = json.loads(line)
             self.handle(request.get("method", "answered").replace("/", "_"), request)
@@ -712,12 +729,10 @@ FILTERED: list[tuple[dict[str, Any], str]] = [  # with the tools that are left
 async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
     read = local(tools=[EVERY_FIELD], about={"instructions": "Größe zählt"})
     bare = local(tools=[tool("bare", description="", annotations={})])
-    async with connected(b=bare, none=MISSING, a=read) as client:
+    async with connected(b=bare, a=read) as client:
         answer = text(await client.call_tool("open_toolbox", BOX))
-    reason = json.dumps(json.loads(answer)["servers_failed"]["none"])
     expected = (
         '{"toolbox":"box","description":"A box","servers_connected":2,'
-        f'"servers_failed":{{"none":{reason}}},'
         '"instructions":{"a":"Größe zählt"},"tools":['
         '{"name":"box__b__bare","description":"Tool from box/b","source_server":"b",'
         '"toolbox_name":"box","original_name":"bare","inputSchema":{"type":"object"},'
@@ -750,8 +765,8 @@ async def test_an_open_waits(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> 
     """For one server alone; it tells what those that are still starting wrote."""
     assert (workbench.OPEN_TIMEOUT, workbench.ANSWER_TIMEOUT) == (5, 50)
     gate, link = tmp_path / "gate", f"Visit https://a.b/{'c' * 500}"
-    start = f"os.write(2, b'{link}\\nlast words\\n')\n"
-    start += f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\nself.start(0)"
+    words = f"os.write(2, b'{link}\\nlast words\\n')"
+    start = f"{words}; self.wait_for({str(gate)!r}); self.start()"
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
     async with connected(slow=local(on={"start": start}), fast=local()) as client:
         await open_box(client)
@@ -799,18 +814,16 @@ async def test_a_tool_list_is_read_to_its_end(log: Logs) -> None:
     tools = [tool("Ann"), {"name": "Ben"}, tool("7") | {"name": 7}, "Cid"]
     tools += [tool("Eve", inputSchema=schema), tool("Dee")]
     none = local(on={"tools_list": "refuse(request, -32601)"})
-    pages = "page = int(request.get('params', {}).get('cursor', 1))\n"
-    pages += "more = {'nextCursor': str(page + 1)} if page < 3 else {}\n"
-    pages += "answer(request, {'tools': [tool(f't{page}')], **more})"
-    three = local(on={"tools_list": pages})
-    # Its cursors lead in a circle.
-    circle = local(on={"tools_list": pages.replace("page + 1", "page % 2 + 1")})
-    servers = {"none": none, "a": local(tools=tools), "b": three, "c": circle}
-    async with connected(**servers) as client:
+    # The cursor of its last page leads back.
+    page = "page = int(request.get('params', {}).get('cursor', 1))\n"
+    page += "cursor = str(page % 3 + 1)\n"
+    page += "answer(request, {'tools': [tool(f't{page}')], 'nextCursor': cursor})"
+    pages = local(on={"tools_list": page})
+    async with connected(none=none, a=local(tools=tools), b=pages) as client:
         answer = await open_box(client)
     shown = [each["name"].removeprefix("box__") for each in answer["tools"]]
-    assert shown == ["a__Ann", "a__Dee", "b__t1", "b__t2", "b__t3", "c__t1", "c__t2"]
-    assert answer["servers_connected"] == 4
+    assert shown == ["a__Ann", "a__Dee", "b__t1", "b__t2", "b__t3"]
+    assert answer["servers_connected"] == 3
     found = re.findall("WARNING .*an invalid tool.*(Ben|7|Cid|Eve)", log.text)
     assert found == ["Ben", "7", "Cid", "Eve"]
 
@@ -838,10 +851,9 @@ async def test_read_only_leaves_out_what_is_not_declared_so() -> None:
     async with connected(a=a, read_only=True) as client:
         _, using = dumped(await client.list_tools())["tools"]
         assert using["annotations"] == {"readOnlyHint": True}
-        for part in (None, "*__*"):
-            answer = await open_box(client, part)
-            assert [each["name"] for each in answer["tools"]] == ["box__a__read"]
-            assert "2 tools are left out" in answer["note"]
+        answer = await open_box(client, "*__*")
+        assert [each["name"] for each in answer["tools"]] == ["box__a__read"]
+        assert "2 tools are left out" in answer["note"]
         told = await error_of(client, "a", "write")
         assert told == "'write' of 'box/a' is left out by --read-only"
         assert await answer_of(client, "a", "read", {"x": 1}) == {"x": 1}
@@ -909,7 +921,6 @@ BAD_CALLS: list[tuple[str, Any, str]] = [  # of a tool with arguments, and what 
     ("open_toolbox", {"toolbox_name": "no"}, NOT_FOUND),
     ("open_toolbox", None, "^toolbox_name is not valid: Field required"),
     ("open_toolbox", BOX | {"tools": ["a", 1]}, "^tools.1 is not valid: "),
-    ("use_tool", {"tool_name": 7}, "^tool_name is not valid: "),
     ("use_tool", WHOLE | {"arguments": []}, "^arguments: expected a JSON object"),
     ("use_tool", WHOLE | {"arguments": "{a:"}, "^arguments: expected a JSON object"),
     ("use_tool", {"tool_name": "echo"}, "a full name is .*toolboxes: box, mine$"),
@@ -976,16 +987,12 @@ async def test_a_bad_call_is_an_error_that_helps(notes: Path) -> None:
         with pytest.raises(MCPError, match="^Tool 'x' not found: .*use_tool") as caught:
             await client.call_tool("x", {})
         assert caught.value.code == -32602
-    assert "delete" not in notes.read_text()
-
-
-async def test_keys_that_clients_add_mean_nothing() -> None:
-    """Also beside arguments, which models write as JSON as well."""
-    async with connected(b=local()) as client:
+        # Keys that clients add mean nothing, and models write arguments as JSON.
         for given, told in ({}, "{}"), ({"a": 1}, '{"a": 1}'), ('{"a": 1}', '{"a": 1}'):
             whole = WHOLE | ADDED | {"arguments": given, "args": given}
             assert text(await client.call_tool("use_tool", whole)) == told
         assert not (await client.call_tool("open_toolbox", BOX | ADDED)).is_error
+    assert "delete" not in notes.read_text()
 
 
 # === Connections ======================================================================
@@ -1034,8 +1041,7 @@ RESULTS: list[dict[str, Any]] = [
     text_result("not its schema", structuredContent={"n": "x", "deep": [{"x": None}]}),
     text_result("wrong", isError=True, _meta={"example.com/x": {"id": None}}),
     text_result("sesame-open"),  # a secret, which is the server's own affair
-    {"structuredContent": {"n": "x"}},  # TypeScript clients take this and the next
-    {},
+    {"structuredContent": {"n": "x"}},  # without content, which clients take
 ]
 # Neither these, nor bytes that are no UTF-8, keep the answer behind them away.
 NO_ANSWERS = '\xff\xfe\n\n \r\nlistening\n[]\n7\n{}\n{"id": 1, "method": 7}\n'
@@ -1055,32 +1061,26 @@ async def changed(client: Client) -> list[dict[str, Any]]:
 
 @ERAS
 async def test_a_change_is_there_for_the_next_call(eras: str, log: Logs) -> None:
-    """And one that comes during a refresh, for the call after it."""
-    ear = Ear()
-    a = local(eras=eras, about=ANNOUNCING)
     later = [tool("a", inputSchema={"type": "object", "title": "A"})]
     later += [tool("x"), tool("y"), tool("z")]
+    ear = Ear()
+    a = local(eras=eras, about=ANNOUNCING)
     async with connected(a=a, callbacks=ear.callbacks) as client:
         await become(client, tool("a"), tool("b"), tool("c"))
         assert not (await use(client, "a", "c")).is_error
         await become(client, *later)
         assert await changed(client) == later
-        during = "send(CHANGED)\nself.tools_list(request)\ndel self.tools[-1]"
-        await become(client, tool("x"), on={"tools_list": during})
-        assert await changed(client) == [tool("x")] and await changed(client) == []
     received = "Received tools/list_changed notification from server: box/a"
-    assert log.record_tuples.count(("workbench", logging.INFO, received)) == 5
+    assert log.record_tuples.count(("workbench", logging.INFO, received)) == 2
     assert re.search("INFO .*box/a.*3 added.*2 removed.*1 modified", log.text)
     assert ear.heard == []
 
 
-async def test_each_opening_lists_anew_and_a_known_tool_is_not_looked_for(
-    notes: Path,
-) -> None:
+async def test_each_opening_lists_anew_and_so_does_a_new_name(notes: Path) -> None:
     """So each sees what has changed before it, also beside others."""
     gate = notes.with_name("gate")
-    hold = f"self.note('lists')\nwhile not os.path.exists({str(gate)!r}):"
-    on = {"tools_list": f"{hold} time.sleep(0.01)\nself.tools_list(request)"}
+    hold = f"self.note('lists'); self.wait_for({str(gate)!r})"
+    on = {"tools_list": f"{hold}; self.tools_list(request)"}
     async with connected(a=local(notes=notes, about=ANNOUNCING)) as client:
         await become(client, tool("x"), on=on, times=1000)
         assert await answer_of(client, "a", "echo") == {}
@@ -1104,11 +1104,10 @@ async def test_a_failed_refresh_keeps_old_tools(log: Logs, monkeypatch: Monkey) 
         await become(client, tool("filtered out"), tool("old"))
         assert await changed(client) == [tool("old")]
         for code in ("refuse(request, 7)", "answer(request, {'tools': 1})", "pass"):
-            # Nothing is answered to the last.
-            monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0.1 if code == "pass" else 5)
             await become(client, tool("new"), on={"tools_list": code})
+            if code == "pass":  # it answers nothing
+                monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0.1)
             assert await changed(client) == [tool("old")]
-        assert "has no tool" in await error_of(client, "a", "new")
         monkeypatch.undo()
         mended = {"tools_list": "self.tools_list(request)"}
         await become(client, tool("new"), on=mended, times=0)  # which announces nothing
@@ -1157,6 +1156,8 @@ async def test_a_question_reaches_the_client_and_is_answered(notes: Path) -> Non
 async def test_a_server_is_offered_what_the_client_declared() -> None:
     """And told its name; a question that is the result of a call is its error."""
     editor = types.Implementation(name="an editor", version="7")
+    asking = {"resultType": "input_required", "inputRequests": {"who": ELICIT}}
+    servers = {"a": local(), "b": local(eras=MODERN)}
     for mode, able, offered in (
         ("legacy", "nothing", {}),
         ("legacy", "roots", {"roots": {"listChanged": True}}),
@@ -1164,19 +1165,16 @@ async def test_a_server_is_offered_what_the_client_declared() -> None:
         ("auto", "", {}),  # cannot be asked
     ):
         ear = Ear(able)
-        callbacks = ear.callbacks | {"client_info": editor}
-        a, newer = local(), local(eras=MODERN)
-        async with connected(mode, callbacks=callbacks, a=a, b=newer) as client:
+        its = ear.callbacks | {"client_info": editor}
+        async with connected(mode, callbacks=its, **servers) as client:
             seen = await answer_of(client, "a", "seen")
-            assert seen[CAPABILITIES] == offered, (mode, able)
-            if mode == "legacy":
-                assert seen[CLIENT_INFO] == dumped(editor)
-                newer_seen = await answer_of(client, "b", "seen")
-                assert newer_seen["_meta"][CLIENT_INFO] == dumped(editor)
+            newer = (await answer_of(client, "b", "seen"))["_meta"]
             assert "code" in await answer_of(client, "a", "ask", ELICIT)
-            asking = {"resultType": "input_required", "inputRequests": {"who": ELICIT}}
             told = await error_of(client, "b", "result", asking)
         assert "input" in told and "not valid" not in told and ear.heard == []
+        assert seen[CAPABILITIES] == offered, (mode, able)
+        if mode == "legacy":
+            assert seen[CLIENT_INFO] == newer[CLIENT_INFO] == dumped(editor)
 
 
 async def test_progress_and_logs_come_in_order_before_the_result(log: Logs) -> None:
@@ -1185,7 +1183,7 @@ async def test_progress_and_logs_come_in_order_before_the_result(log: Logs) -> N
     levels = get_args(types.LoggingLevel)
     told = [{"level": level, "data": [level, "sesame-open"]} for level in levels]
     logs = [{"method": "notifications/message", "params": each} for each in told]
-    done = [{"progress": number, "message": f"{number}"} for number in range(1, 101)]
+    done = [{"progress": number} for number in range(1, 101)]
     steps = [{"method": "notifications/progress", "params": each} for each in done]
     setting = "self.known['level'] = request['params']['level']"
     a = local(on={"logging_setLevel": setting})  # which is not answered
@@ -1195,9 +1193,7 @@ async def test_progress_and_logs_come_in_order_before_the_result(log: Logs) -> N
     async with connected(callbacks=ear.callbacks, **servers) as client:
         given = {"messages": steps}
         await use(client, "a", "say", given, progress_callback=meter.progress)
-        assert meter.heard == [
-            (each["progress"], None, each["message"]) for each in done
-        ]
+        assert meter.heard == [(each["progress"], None, None) for each in done]
         ear.heard.clear()
         await use(client, "a", "say", {"messages": logs})
         assert ear.heard == logs
@@ -1205,6 +1201,8 @@ async def test_progress_and_logs_come_in_order_before_the_result(log: Logs) -> N
         request = types.SetLevelRequest(params=level)
         await client.session.send_request(request, types.EmptyResult)
         await use(client, "a", "say", {"messages": logs})
+        await open_box(client)
+        await anyio.wait_all_tasks_blocked()  # so a later server has been told as well
         told = [await answer_of(client, name, "seen") for name in servers]
     assert [each.get("level") for each in told] == [levels[3]] * 2 + [None]
     assert ear.heard == logs + logs[3:]
@@ -1227,9 +1225,9 @@ async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> Non
             assert came.pop("resultType", "complete") == "complete"
             came.setdefault("_meta", {}).pop(f"{RESERVED}serverInfo", None)
             assert came == {"content": [], "_meta": {}} | result
-        half = json.dumps(text_result("\ud83d.", resultType="complete"))  # an emoji
-        line = NO_ANSWERS + f'{{"result": {half}, "id": ID, "jsonrpc": "2.0"}}'
-        assert text(await use(client, "a", "write", {"line": line})) == "\ufffd."
+        whole = json.dumps(text_result("last", resultType="complete"))
+        line = NO_ANSWERS + f'{{"result": {whole}, "id": ID, "jsonrpc": "2.0"}}'
+        assert text(await use(client, "a", "write", {"line": line})) == "last"
         seen = json.loads(text(await use(client, "a", "seen", meta=own | hop)))
     assert seen["_meta"].pop("progressToken") != "me"
     if eras == MODERN:
@@ -1259,7 +1257,7 @@ SHOW = local(on={"tools_call": SHOWING})
 
 
 async def test_a_death_costs_only_the_calls_in_flight(notes: Path, log: Logs) -> None:
-    start = "os.write(2, b'\\x1b[31mfirst\\x07 words\\r\\n'); self.start(0)"
+    start = "os.write(2, b'\\x1b[31mfirst\\x07 words\\r\\n'); self.start()"
     a = local(notes=notes, on={"start": start})
     async with connected(a=a, b=local()) as client:
         first = await open_box(client)
@@ -1287,7 +1285,7 @@ async def test_an_end_beside_a_child_is_seen(notes: Path, monkeypatch: Monkey) -
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
     end = "self.echo(request, {}) if request['params']['arguments'] else 0\n"
     end += "os.write(2, b'first words\\nlast words'); os._exit(7)"
-    its = {"start": "self.bear(); self.start(0)", "tools_call": end}
+    its = {"start": "self.bear(); self.start()", "tools_call": end}
     async with connected(a=local(notes=notes, on=its)) as client:
         told = "status 7.*first words.*last words"
         assert re.search(told, await error_of(client, "a", "echo"))
@@ -1295,23 +1293,23 @@ async def test_an_end_beside_a_child_is_seen(notes: Path, monkeypatch: Monkey) -
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
 
 
-async def test_a_cancelled_start_leaves_nothing(
-    notes: Path, monkeypatch: Monkey
-) -> None:
+async def test_a_start_cut_short_leaves_none(notes: Path, monkeypatch: Monkey) -> None:
     kind: Any = workbench.TRANSPORTS["command"]
-    start, gate = kind.spawn, asyncio.Event()
+    spawn = kind.spawn
 
-    async def start_slowly(*its: Any, **options: Any) -> None:
-        await start(*its, **options)
-        await gate.wait()
-
-    monkeypatch.setattr(kind, "spawn", start_slowly)
-    its = local(notes=notes, on={"start": "self.bear(); self.hang()"})
-    async with connected(a=its) as client:
-        opening = asyncio.ensure_future(open_box(client))
+    async def spawn_slowly(*its: Any, **options: Any) -> None:
+        await spawn(*its, **options)
         await until(lambda: len(noted_pids(notes)) == 2)
-        opening.cancel()
-        asyncio.get_running_loop().call_later(0.3, gate.set)
+        leaving.set()
+        await anyio.wait_all_tasks_blocked()
+
+    monkeypatch.setattr(kind, "spawn", spawn_slowly)
+    its = local(notes=notes, on={"start": "self.bear(); self.hang()"})
+    leaving = anyio.Event()
+    async with connected(a=its) as client, anyio.create_task_group() as opening:
+        opening.start_soon(open_box, client)
+        await leaving.wait()
+        opening.cancel_scope.cancel()
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
 
 
@@ -1508,18 +1506,8 @@ if not WINDOWS:
     AWAITING = {"stdin": TERMINAL, "env": ASCII | {"WB_TOKEN": "x"}}
     COMMANDS.append(("no.json", 0, "", TOLD, AWAITING))
     COMMANDS.append(("bad.json", 1, "", f"^/.*{REASON}", {"stdin": TERMINAL}))
-STUBBORN = """
-for number in {signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)}:
-    signal.signal(number, lambda *_: self.note("signalled"))
-"""
-LASTS = STUBBORN + "time.sleep(9999)"
-STUBBORN += f"""
-os.write(2, b'a line that nobody reads\\n' * 9_000)
-self.bear({LASTS!r})
-self.start(0)
-self.note("ended")
-time.sleep(9999)
-"""
+UNREAD = "os.write(2, b'a line that nobody reads\\n' * 9_000)"
+STUBBORN = f"{UNREAD}; self.bear('self.outlast()'); self.outlast()"
 WARNED = "ended" if WINDOWS else "signalled"  # as a server is before it is killed
 SERVERS = {
     "stubborn": {"start": STUBBORN},
@@ -1527,13 +1515,12 @@ SERVERS = {
     "call": {"tools_call": "self.hang()"},
     "big": {"tools_call": "self.result(request, text_result('x' * 1_000_000))"},
 }
-ENDINGS = {  # how it ends; what is called before, beside a server that ignores that
-    "SIGINT and SIGTERM and SIGHUP": ["initialize", "call"],
-    "end of stdin": ["big"] * 3,  # and the client reads nothing
-    "closed stdout": ["big"] * 3,
-}
-if WINDOWS:  # where SIGTERM kills
-    del ENDINGS["SIGINT and SIGTERM and SIGHUP"]
+BIG = ["big"] * 3  # the client reads nothing of these answers
+ENDINGS = [  # one after another, and what is called before, beside what ignores them
+    (["SIGINT", "SIGTERM", "SIGHUP"], ["initialize", "call"]),
+    (["end of stdin"], BIG),
+    (["closed stdout"], BIG),
+][WINDOWS:]  # where SIGTERM kills
 
 
 @pytest.mark.parametrize("case", COMMANDS)
@@ -1546,33 +1533,26 @@ def test_a_command_line_is_obeyed_or_refused(case: Any, ended: Any) -> None:
     assert "Traceback" not in process.stderr and process.returncode == status
 
 
-def check_ending(folder: Path, endings: str, calls: list[str]) -> None:
-    folder.mkdir()
-    with Wire(folder, io={"stderr": PIPE, "env": ENVIRONMENT}, **SERVERS) as wire:
+@pytest.mark.parametrize(("endings", "calls"), ENDINGS)
+def test_it_ends_and_leaves_nothing(endings: Any, calls: Any, tmp_path: Path) -> None:
+    with Wire(tmp_path, io={"stderr": PIPE, "env": ENVIRONMENT}, **SERVERS) as wire:
         wire.initialize()
         # It writes more to stderr than a pipe holds, and no client reads that.
         assert wire.use("stubborn") == "{}"
         for server in calls:
-            wire.begin_use(server, folder=str(folder))
+            wire.begin_use(server)
         told = wire.notes.read_text
-        if "big" in calls:
+        if calls == BIG:
             wire.process.stdout.read(1)  # there is more than a pipe holds
         else:
             anyio.run(until, lambda: told().count("hangs") >= len(calls), 20)
-        for number, ending in enumerate(endings.split(" and ")):
-            if number:  # after the stubborn one has ignored the first
-                anyio.run(until, lambda: WARNED in told())
+        wire.end(endings[0])
+        for ending in endings[1:]:
+            # After the stubborn one has ignored the first.
+            anyio.run(until, lambda: WARNED in told())
             wire.end(ending)
-        was_killed = WINDOWS and "SIGTERM" in endings
-        assert wire.status() == was_killed
-        assert WARNED in told() or was_killed
-
-
-def test_it_ends_and_leaves_nothing(tmp_path: Path) -> None:
-    """In each way; side by side, because they mostly wait."""
-    folders = [tmp_path / how for how in ENDINGS]
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(check_ending, folders, ENDINGS, ENDINGS.values()))
+        assert wire.status() == 0
+        assert WARNED in told()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it asks Linux for a pipe's size")
@@ -2499,21 +2479,24 @@ GUARDED = {"requireApproval": ["del*"]}
 GUARDED_TOOLS = [tool("echo"), tool("pay", **MARKED), tool("delete"), tool("wait")]
 NO_QUESTION = "a person has to approve this call, and this client cannot ask them: use"
 LONG = {"path": "/x", "padding": " " * 1_000, "force": [{"all": True}] * 30, "end": 1}
-SHOWN_LONG: dict[str, Any] = {
-    "path": "/x",
-    "padding": " " * 200 + "… 800 more characters",
-}
-SHOWN_LONG |= {"force": [{"all": True}] * 20 + ["… 10 more items"], "end": 1}
+SHOWN_LONG: dict[str, Any] = LONG | {"padding": " " * 200 + "… 800 more characters"}
+SHOWN_LONG["force"] = [{"all": True}] * 20 + ["… 10 more items"]
+
+
+# A person who types a call has approved it.
+FILES["guarded.json"] = configuration(a=local(tools=GUARDED_TOOLS) | GUARDED)
+COMMANDS.append(("guarded.json --call box__a__delete", 1, "", NO_QUESTION, {}))
+if not WINDOWS:
+    TYPED = {"stdin": TERMINAL}
+    COMMANDS.append(("guarded.json --call box__a__delete", 0, "{}\n", "", TYPED))
 
 
 def guarded_server(notes: Path, **more: Any) -> dict[str, Any]:
     return local(notes=notes, tools=GUARDED_TOOLS, **more) | GUARDED
 
 
-async def test_a_person_approves_each_call_of_a_tool_that_is_named_or_marked(
-    notes: Path,
-) -> None:
-    """And sees all its arguments. Nothing is sent without `accept`."""
+async def test_a_person_approves_each_call_that_needs_it(notes: Path) -> None:
+    """Of a tool that is named or marked; nothing is sent without `accept`."""
     ear = Ear("elicitation")
     async with connected(callbacks=ear.callbacks, a=guarded_server(notes)) as client:
         assert await answer_of(client, "a", "echo", {"x": 1}) == {"x": 1}
@@ -2523,23 +2506,19 @@ async def test_a_person_approves_each_call_of_a_tool_that_is_named_or_marked(
             shown = f"Call box__a__{name} with {workbench.compact(SHOWN_LONG)}?"
             assert ear.heard.pop(0)["message"] == shown and ear.heard == []
         sent = notes.read_text()
-        for ear.answer, told in (
-            ({"action": "decline"}, "the client answered: decline; nothing was sent"),
-            ({"action": "cancel"}, "the client answered: cancel; nothing was sent"),
-            (
-                {"code": -7, "message": "Asleep"},
-                "answered: error -7, Asleep; nothing was sent",
-            ),
+        for ear.answer, answered in (
+            ({"action": "decline"}, "decline"),
+            ({"action": "cancel"}, "cancel"),
+            ({"code": -7, "message": "Asleep"}, "error -7, Asleep"),
         ):
+            told = f"the client answered: {answered}; nothing was sent"
             assert told in await error_of(client, "a", "delete")
         assert "no tool" in await error_of(client, "a", "deleet")
         assert len(ear.heard) == 3 and notes.read_text() == sent
 
 
-async def test_a_client_without_forms_gets_an_error_for_what_an_entry_names(
-    notes: Path,
-) -> None:
-    """But not for what a server marks, which such a client does not heed itself."""
+async def test_a_client_without_forms_cannot_call_what_is_named(notes: Path) -> None:
+    """But what a server marks, which such a client does not heed itself."""
     able, unable = Ear("elicitation").callbacks, Ear("nothing").callbacks
     for mode, callbacks in (("legacy", unable), ("auto", able)):
         a = guarded_server(notes)
@@ -2562,66 +2541,48 @@ async def test_each_question_belongs_to_its_own_call(notes: Path) -> None:
         questions[path] = asyncio.get_running_loop().create_future()
         return types.ElicitResult(action=await questions[path])  # type: ignore[arg-type]
 
-    def call(path: str) -> Any:
-        deleting = answer_of(client, "a", "delete", {"path": path})
-        return asyncio.ensure_future(deleting)
-
     callbacks = {"elicitation_callback": ask}
     async with connected(callbacks=callbacks, a=guarded_server(notes)) as client:
-        kept, given_up, late = call("kept"), call("given up"), call("late")
+        calls = {}
+        for path in ("kept", "given up", "late"):
+            call = answer_of(client, "a", "delete", {"path": path})
+            calls[path] = asyncio.ensure_future(call)
         await until(lambda: len(questions) == 3)
-        given_up.cancel()
+        calls["given up"].cancel()
         os.kill(noted_pids(notes)[0], 9)
         await until(lambda: not is_alive(noted_pids(notes)[0]))
-        questions["late"].set_result("accept")
-        assert await late == {"path": "late"}
-        questions["kept"].set_result("accept")
-        assert await kept == {"path": "kept"}
+        for path in ("late", "kept"):
+            questions[path].set_result("accept")
+            assert await calls[path] == {"path": path}
         with suppress(asyncio.InvalidStateError):
             questions["given up"].set_result("accept")
         assert await answer_of(client, "a", "echo") == {}
     assert notes.read_text().count("delete") == 2 and len(noted_pids(notes)) == 2
 
 
-async def test_one_approval_serves_a_call_that_goes_on_elsewhere(
-    notes: Path, monkeypatch: Monkey
-) -> None:
+async def test_one_approval_is_enough(notes: Path, monkeypatch: Monkey) -> None:
     """The second process marks a tool that the first one did not."""
-    ear = Ear("elicitation")
     send_call = workbench.Connection.call
-    lost: list[Any] = []
+    lost: list[str] = []
 
     async def lose_first(connection: Any, call: Any) -> Any:
-        if not lost:
-            lost.append(connection)
-            connection.mark_closed("lost")
-            raise workbench.NotDelivered("lost")
-        return await send_call(connection, call)
+        if call.tool in lost:
+            return await send_call(connection, call)
+        lost.append(call.tool)
+        connection.mark_closed("lost")
+        raise workbench.NotDelivered("lost")
 
-    marking = "if len(open(self.notes).readlines()) > 1:\n"
-    marking += f" self.tools[0] |= {MARKED}\nself.tools_list(request)"
-    a = guarded_server(notes, on={"tools_list": marking})
     monkeypatch.setattr(workbench.Connection, "call", lose_first)
-    async with connected(callbacks=ear.callbacks, a=a) as client:
-        for name in ("echo", "delete"):
-            lost.clear()
+    marking = f"if not self.is_first(): self.tools[0] |= {MARKED}\n"
+    marking += "self.tools_list(request)"
+    a = guarded_server(notes, on={"tools_list": marking})
+    ear = Ear("elicitation")
+    for name in ("echo", "delete"):
+        notes.write_text("")
+        ear.heard.clear()
+        async with connected(callbacks=ear.callbacks, a=a) as client:
             assert await answer_of(client, "a", name) == {}
-            assert len(lost) == 1 and len(ear.heard) == 1
-            ear.heard.clear()
-
-
-@pytest.mark.skipif(WINDOWS, reason="there is no terminal of its own to open there")
-def test_a_person_who_types_a_call_has_approved_it(tmp_path: Path, notes: Path) -> None:
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(configuration(a=guarded_server(notes))))
-    line = [*PYTHON, workbench.__file__, str(config), "--call", "box__a__delete"]
-    _, terminal = os.openpty()
-    for stdin, status in ((terminal, 0), (subprocess.DEVNULL, 1)):
-        process = subprocess.run(
-            line, check=False, stdin=stdin, capture_output=True, text=True
-        )
-        assert process.returncode == status
-        assert (NO_QUESTION in process.stderr) == bool(status)
+        assert len(noted_pids(notes)) == 2 and len(ear.heard) == 1
 
 
 # === Room: Other clients' files =======================================================
@@ -2872,7 +2833,7 @@ async def test_check_reports(notes: Path, capsys: Capture, monkeypatch: Monkey) 
     sleep = anyio.sleep
     monkeypatch.setattr(anyio, "sleep", lambda seconds: sleep(min(seconds, 0.05)))
     gate = notes.with_name("gate")
-    start = f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\nself.start(0)"
+    start = f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\nself.start()"
     die = "os.write(2, b'first words\\nlast words'); sys.exit(3)"
     tools = [tool("read", inputSchema=PATHS, **READING), tool("rm", **READING)]
     tools += [tool("write"), tool("x\nforged  ok\x1b[1m", **READING)]
@@ -3045,16 +3006,13 @@ def test_a_server_gets_the_environment_of_the_client(tmp_path: Path) -> None:
     uvx = str(Path(uv).with_stem("uvx"))
     starts = [([uv, "run"], PLAIN), ([uvx, *UVX[1:]], ACTIVATED), (PYTHON, ACTIVATED)]
 
-    def see(start: Any, env: dict[str, str]) -> Any:
+    for start, env in starts:
         folder = tmp_path / Path(start[0]).name
         folder.mkdir()
         show = SHOW | {"env": {"WB_PATH": "${PATH}"}}
         with Wire(folder, io={"env": env}, start=start, a=show) as wire:
-            return json.loads(wire.initialize().use("a"))[1]
-
-    with ThreadPoolExecutor() as pool:
-        for (_, env), seen in zip(starts, pool.map(see, *zip(*starts, strict=True))):
-            assert seen == env | {"WB_PATH": env["PATH"]}
+            _, seen = json.loads(wire.initialize().use("a"))
+        assert seen == env | {"WB_PATH": env["PATH"]}
 
 
 # === Room: Windows ====================================================================
