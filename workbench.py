@@ -39,8 +39,8 @@ from __future__ import annotations
 
 import sys
 
-# The folder of a script is the first in `sys.path`. If it has a `types.py` or a `mcp` of
-# its own, these would be imported. With -P or -I, Python leaves the folder out, as
+# The folder of a script is the first in `sys.path`. A `types.py` or a `mcp` in it would
+# be imported in place of the real one. With -P or -I, Python leaves the folder out, as
 # `safe_path` says, which is new in 3.11.
 if not getattr(sys.flags, "safe_path", False) and __name__ == "__main__":
     del sys.path[0]
@@ -136,9 +136,9 @@ class ServerConfig:
     """The entry of a downstream server."""
 
     kind: str  # the key in `TRANSPORTS` that makes it one of this kind
-    values: JSON  # of all keys that an entry of this kind may have
-    problem: str  # why the server is never started; empty if it may be
-    variables: frozenset[str]  # that the entry names as `${NAME}`
+    values: JSON  # by key, for all keys that an entry of this kind may have
+    problem: str  # the reason to never start the server; empty if there is none
+    variables: frozenset[str]  # names that the entry has as `${NAME}`
 
     def hidden_by(self, tool: str) -> str:
         """The key of the entry that hides a tool from models; empty if none does."""
@@ -166,8 +166,8 @@ class WorkbenchConfig:
     # variable inherits it.
     withheld: frozenset[str]
     secrets: Secrets
-    source: str  # where it came from, for messages
-    read_only: bool  # only tools that are declared so can be seen and called
+    source: str  # the file, for messages
+    read_only: bool  # whether other tools can be neither seen nor called
 
 
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
@@ -206,7 +206,7 @@ class ValueReader:
     # value of, as MINE is in `--token ${MINE}`.
     secret_variables: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
-    variables: set[str] = field(default_factory=set)  # that references name
+    variables: set[str] = field(default_factory=set)  # names in references
     # The variables that references may name, beside those of the environment.
     env: JSON = field(default_factory=dict)
 
@@ -215,7 +215,7 @@ class ValueReader:
         self.problems.append(f"{path}: {problem}")
 
     def expect(self, path: str, value: Any, kind: type) -> Any:
-        """The value, if it is of this JSON type; otherwise an empty one."""
+        """The value if it is of this JSON type, or else an empty one."""
         if type(value) is kind:
             return value
         # Only the type is shown, because the value may be secret.
@@ -242,7 +242,7 @@ class ValueReader:
             self.report(path, "expected a name, without '__', not ending in '_'")
 
     def check_keys(self, path: str, unknown: set[str]) -> None:
-        """Warn of unknown keys. One that reads like a rule for tools is a problem."""
+        """Warn of unknown keys. A key that reads like a rule for tools is a problem."""
         ignored = []
         for key in sorted(unknown):
             if _RULE.fullmatch(key):
@@ -493,7 +493,7 @@ NOT_REPEATED = "the call may have taken effect, and was not repeated"
 
 
 class ToolError(Exception):
-    """An error whose text is for a model: what is wrong, and what to do about it."""
+    """An error whose text tells a model what is wrong, and what to do about it."""
 
 
 class NotDelivered(ToolError):
@@ -520,10 +520,10 @@ class State(enum.IntEnum):
 class ToolCall:
     """A call by `use_tool`, on its way to a server."""
 
-    full_name: str  # of the tool
-    tool: str  # its name within its server
+    full_name: str  # the full name of the tool
+    tool: str  # the tool's name within its server
     arguments: JSON
-    others: JSON  # what the model has sent beside the arguments
+    others: JSON  # keys that the model has sent beside `arguments`
     meta: JSON  # `_meta` of the request, as far as it is for the server
     on_progress: OnProgress
     is_approved: bool = False  # room: Approval
@@ -631,8 +631,8 @@ class DownstreamServer:
 def refuse_misplaced(tool: types.Tool, others: JSON) -> None:
     """Raise `ToolError` if arguments of the tool stand beside `arguments`.
 
-    Some models put them there, and one client renames the key. Without its arguments, a
-    tool that deletes a folder may delete everything.
+    Models do that, and one client renames the key. A tool that deletes a folder may
+    delete everything if it gets no arguments.
     """
     properties = tool.input_schema.get("properties") or {}
     for key, value in others.items():
@@ -657,7 +657,7 @@ class Workbench:
     """
 
     config: WorkbenchConfig
-    task_group: anyio.abc.TaskGroup  # runs the connections; its end stops all servers
+    task_group: anyio.abc.TaskGroup  # runs the connections; if it ends, so do servers
     client: ServerSession | None = None
     log_level: types.LoggingLevel | None = None  # the lowest, once the client sets it
     # By name, the toolboxes that were opened or used. A server starts when needed.
@@ -743,7 +743,7 @@ class Workbench:
         answer: JSON = {
             "toolbox": name,
             "description": self.config.toolboxes[name].description,
-            # Of the whole toolbox, unlike the rest.
+            # This number is of the whole toolbox, unlike the rest.
             "servers_connected": len(in_state(State.UP, self.servers_of(name))),
             "servers_failed": {},
             "servers_connecting": [],
@@ -769,7 +769,7 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
 
 
 def add_server(answer: JSON, server: DownstreamServer, patterns: list[str]) -> None:
-    """Add a server to an answer of `open_toolbox`: its tools, or why there are none."""
+    """Add a server to an answer of `open_toolbox`, with its tools or its failure."""
     name, connection = server.server_name, server.connection
     if connection.state is State.STARTING:
         answer["servers_connecting"].append(name)
@@ -786,7 +786,7 @@ def add_server(answer: JSON, server: DownstreamServer, patterns: list[str]) -> N
 
 
 def compose_note(servers: Servers, patterns: list[str]) -> str:
-    """The note of an answer: what is missing from it, and how to get it."""
+    """The note of an answer, which tells what is missing, and how to get that."""
     up = in_state(State.UP, servers)
     sentences = []
     if patterns != ["*"]:
@@ -869,16 +869,16 @@ def explain(error: BaseException) -> str:
 
 
 class Arguments(BaseModel, extra="allow"):
-    """The arguments of a tool of this program; each tool has a subclass.
+    """The base of the arguments of each tool of this program.
 
-    The subclass has the tool's title, its docstring is the description, and its fields
+    A subclass has the tool's title, its docstring is the description, and its fields
     are the input schema. Clients add keys of their own, which mean nothing.
     """
 
 
-# A tool of this program: its arguments, and the function that a call runs with them.
-# The function's first argument is the SDK's request context. The two meta-tools are
-# such tools, and those of the room Built-in toolbox.
+# A tool of this program is a model of its arguments, and the function that a call runs
+# with them. The function's first argument is the SDK's request context. The meta-tools
+# are such tools, and so are those of the room Built-in toolbox.
 OwnTool = tuple[type[Arguments], Callable[[Any, Any], Awaitable[JSON]]]
 
 
@@ -886,7 +886,7 @@ def declare_tool(name: str, arguments: type[Arguments]) -> types.Tool:
     """The declaration of a tool, as clients list it."""
     schema = arguments.model_json_schema()
     about = {key: schema.pop(key) for key in ("title", "description")}
-    # These parts of a schema would only cost a model's context.
+    # The parts that are taken away would only cost a model's context.
     schema.pop("additionalProperties")
     for argument in schema["properties"].values():
         argument.pop("title")
@@ -952,7 +952,7 @@ def text_result(text: str, is_error: bool = False) -> JSON:
 
 
 def read_json(value: Any) -> Any:
-    """What a string has as JSON, which models send; any other value unchanged."""
+    """The value of a JSON text, which models send; any other value unchanged."""
     with suppress(TypeError, ValueError):
         return from_json(value)
     return value
@@ -1054,7 +1054,7 @@ async def use_tool(context: Any, asked: UseTool) -> JSON:
         raise ToolError(f"{place}: the server's error {error.code}: {error}") from None
 
 
-# What `open_toolbox` takes is replaced by the room Brief answers.
+# The room Brief answers replaces the row of `open_toolbox`.
 META_TOOLS: dict[str, OwnTool] = {
     "open_toolbox": (OpenToolbox, open_toolbox),
     "use_tool": (UseTool, use_tool),
@@ -1140,18 +1140,18 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # leaves session and transport.
 #
 # A `Transport` carries the messages of one connection. The next section has that of a
-# process. Whoever writes another one promises this:
+# process. A further kind of transport has to keep these promises:
 #
 # - A transport is an async context manager that yields `Streams`: `messages`, and
 #   `transmit`. If entering it fails, the error is the reason why the server is not up.
 #   Leaving it is shielded from cancelling, and takes less than `EXIT_TIMEOUT`.
 # - `messages` are those of the server, with its answers. Answers that came before the
-#   end are handed on, even after a `transmit` that failed. At the end of `messages`, the
-#   session fails the open requests.
-# - `transmit` sends one message. For a request, it may return before the answer has come
-#   (over pipes and SSE), or after that (over Streamable HTTP). If a request fails, it
-#   raises `ToolError`. If the server has certainly not executed the request, it calls
-#   `on_closed`, and raises `NotDelivered`.
+#   end are handed on, even after a `transmit` that failed. At the end of `messages`,
+#   the session fails the open requests.
+# - `transmit` sends one message. For a request, it may return before the answer has
+#   come (over pipes and SSE), or after that (over Streamable HTTP). If a request fails,
+#   it raises `ToolError`. If the server has certainly not executed the request, it
+#   calls `on_closed`, and raises `NotDelivered`.
 # - `on_closed` is called with a reason before `messages` end. From then on, no new call
 #   is sent, but answers to calls in flight may still come.
 
@@ -1184,7 +1184,7 @@ class Dispatcher(JSONRPCDispatcher[Any]):
         result = await super().send_raw_request(method, params, opts, **more)
         if method == "tools/call":
             _refuse_incomplete(result)
-            # Some servers leave `content` out, because TypeScript clients do not mind.
+            # Servers leave `content` out, because clients in TypeScript do not mind.
             result.setdefault("content", [])
         if method == "tools/list" and isinstance(result.get("tools"), list):
             result["tools"] = list(filter(_is_valid, result["tools"]))
@@ -1232,7 +1232,7 @@ class Connection:
         self.left_out: dict[str, str] = {}  # by name, the key or option that hides it
         self.session: ClientSession  # set by `run`, once the transport is entered
         self.state = State.STARTING
-        # Why the connection is closed; empty until it is, also during the start.
+        # The reason why the connection is closed; empty until then, also at the start.
         self.reason = ""
         self.output: deque[str] = deque(maxlen=20)  # lines since a call was answered
         self._in_flight = 0  # number of calls
@@ -1265,7 +1265,7 @@ class Connection:
     def mark_closed(self, reason: str) -> None:
         """Record why the connection is closed. If it was up, no more calls are sent.
 
-        Of several reasons the first is kept, because the others follow from it.
+        The first of several reasons is kept, because the others follow from it.
         """
         if not self.reason:
             self.reason = " ".join(self._mask(reason).split())
@@ -1296,8 +1296,8 @@ class Connection:
 
         `former` is the server's connection before this one.
         """
-        # Two processes at once would compete, such as for a profile or a lock. But a call
-        # that the old one still answers may take hours, so this wait is limited.
+        # Two processes at once would compete, such as for a profile or a lock. But the
+        # old one may still answer a call for hours, so this wait is limited.
         with anyio.move_on_after(HANDOVER_TIMEOUT):
             await former.reach(State.ENDED)
         transport = TRANSPORTS[self.entry.kind](
@@ -1388,7 +1388,7 @@ class Connection:
         try:
             await self.session.discover()
         except Exception:  # noqa: BLE001
-            # Some processes exit at this request. The exit is forgotten, so that `run`
+            # A process may exit at this request. The exit is forgotten, so that `run`
             # records the refusal, which tells more.
             self.reason = ""
             raise refusal from None
@@ -1425,8 +1425,8 @@ class Connection:
             await self.workbench.client.send_notification(message)
 
     def _log_change_of_tools(self) -> None:
-        # People search logs for these lines, so their words are fixed. Whoever opens a
-        # toolbox lists the tools anew, with or without this message.
+        # People search logs for these lines, so their words are fixed. An opening lists
+        # the tools anew, with or without this message.
         log.info("Received tools/list_changed notification from server: %s", self.name)
         declared = self.session.server_capabilities or types.ServerCapabilities()
         if not (declared.tools and declared.tools.list_changed):
@@ -1436,8 +1436,8 @@ class Connection:
     async def list_again(self) -> None:
         """List the tools anew. If this fails or takes too long, the old list is kept.
 
-        Callers that come at once take turns. They do not share a list: one that was
-        asked for earlier may lack a change that a later caller knows of.
+        Callers that come at once take turns, and do not share a list. An older list may
+        lack a change that a later caller knows of.
         """
         try:
             with anyio.fail_after(OPEN_TIMEOUT):
@@ -1469,7 +1469,7 @@ class Connection:
         self.tools, self.left_out = tools, left_out
 
     async def _fetch_tools(self) -> list[types.Tool]:
-        """All pages of the server's list of tools.
+        """Fetch all pages of the server's list of tools.
 
         https://modelcontextprotocol.io/specification/2025-11-25/server/tools#listing-tools
         """
@@ -1487,14 +1487,14 @@ class Connection:
         return tools
 
     def _why_left_out(self, tool: types.Tool) -> str:
-        """What hides a tool from models; empty if nothing does."""
+        """The cause that hides a tool from models; empty if there is none."""
         key = self.entry.hidden_by(tool.name)
         if key:
             return key
         hints = tool.annotations or types.ToolAnnotations()
         if self.workbench.config.read_only and not hints.read_only_hint:
             return "--read-only"
-        # Some tools are for the pages that a server has a client show.
+        # A server may have tools for its own pages, which a client shows.
         # https://github.com/modelcontextprotocol/ext-apps
         ui = (tool.meta or {}).get("ui")
         audience = ui.get("visibility") if isinstance(ui, dict) else None
@@ -1540,7 +1540,7 @@ class Connection:
             # Output that came before an answer does not explain a later death.
             self.output.clear()
             # The SDK accepts any answer of a 2026-07-28 server that has a `resultType`.
-            # This only raises what is wrong. `result` itself is what is returned.
+            # The model is only a check, because it would change the result.
             types.CallToolResult.model_validate(result, by_name=False)
             return result
         except ValidationError as error:
@@ -1600,7 +1600,7 @@ class ServerProcess(Transport):
     - stdout has too long a line. `_messages` reports this.
     - stdout or stdin is closed. `_messages` reports this, or `_transmit` at the next
       request. A process that closes a pipe usually exits, and its status and its last
-      words tell more. So both first wait for these, up to `EXIT_GRACE`.
+      words tell more. So each of the two first waits for them, up to `EXIT_GRACE`.
     """
 
     KEYS: ClassVar = {
@@ -1746,10 +1746,10 @@ def _why_not_started(command: str, cwd: str, error: OSError) -> str:
     return "no such file"
 
 
-# The transports, by the key of an entry that asks for one. That of a process is
-# replaced by the room Windows.
+# The transports, by the key of an entry that asks for one. The room Windows replaces
+# the transport of a process.
 TRANSPORTS: dict[str, type[Transport]] = {"command": ServerProcess}
-# All servers whose processes run, for the end by force.
+# The servers whose processes run, for the end by force.
 RUNNING: set[ServerProcess] = set()
 
 
@@ -1841,7 +1841,7 @@ async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[
                 line = bytearray(next_line)
                 # A server that writes without end must not block the event loop.
                 await asyncio.sleep(0)
-    # What follows the last line feed is a line as well, although usually empty.
+    # The text behind the last line feed is a line as well, although usually empty.
     yield bytes(line)
 
 
@@ -1852,7 +1852,7 @@ async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[
 # output, and in descriptions of toolboxes. Results of servers pass as they are.
 
 # A name says so with one of these words. The words of the first line may also end a
-# longer word, as in PGPASSWORD. Those of the second line may not, as in MONKEY.
+# longer word, as in PGPASSWORD. The words of the second line may not, as in MONKEY.
 _SECRET_NAME = re.compile(
     r"""(?x)
     ( token | secret | passw(or)?d | passphrase | apikey | credential | authorization
@@ -1904,7 +1904,7 @@ def find_secrets(name: str, text: str) -> list[range]:
         places.append(range(*value.span()))
         places.append(range(begin, begin + len(word)))
         if found.start() == 0:
-            # All of an argument such as `Authorization: X` is the value.
+            # The value in an argument such as `Authorization: X` is all that follows.
             places.append(range(begin, len(text)))
     return places
 
@@ -1922,7 +1922,7 @@ class Secrets:
         """
         known = set(self._texts)
         for text in texts:
-            # Of a path with a blank, the last word alone is no path.
+            # If a path has a blank, its last word alone is no path.
             if os.path.exists(text):
                 continue
             # Output is shown line by line. The last word is that of `Bearer X`.
@@ -2051,7 +2051,7 @@ async def serve_refusal(why: str) -> int:
 
 
 # How the process ends: a signal cancels the work, or a closed stdin or stdout ends it.
-# Both stop all servers, while a thread counts down. Then the process exits.
+# Either way, all servers are stopped while a thread counts down, and the process exits.
 
 
 def count_down(status: int) -> None:
@@ -2059,8 +2059,8 @@ def count_down(status: int) -> None:
 
     A thread does this, because the event loop may be busy with large answers. The
     thread is started with `_thread`, because `threading` takes locks, and a signal may
-    have interrupted code that holds them. Of several threads, the first one ends the
-    process.
+    have interrupted code that holds them. If there are several threads, the first one
+    ends the process.
     """
     _thread.start_new_thread(_end_by_force, (status,))
 
@@ -2210,8 +2210,8 @@ def set_up_log(secrets: Secrets, level: int) -> MaskedLog:
     handler = MaskedLog(secrets)
     logging.raiseExceptions = False  # a full queue is no error
     form = "%(asctime)s %(levelname)s %(message)s"
-    # Other loggers are silent, because the SDK logs the beginnings of messages. A secret
-    # that is cut is not found, and so not masked.
+    # Other loggers are silent, because the SDK logs the beginnings of messages. A
+    # secret that is cut is not found, and so not masked.
     logging.basicConfig(format=form, handlers=[handler], level=logging.CRITICAL + 1)
     log.setLevel(level)
     return handler
@@ -2219,8 +2219,8 @@ def set_up_log(secrets: Secrets, level: int) -> MaskedLog:
 
 def set_up_output() -> None:
     """Have stdout and stderr take any text, and write each line at once."""
-    # With PYTHONUNBUFFERED, Python's own stdout has no buffer. If a signal interrupted a
-    # write of it, the rest of the line would be lost.
+    # With PYTHONUNBUFFERED, Python's own stdout has no buffer. If a signal interrupted
+    # a write of it, the rest of the line would be lost.
     sys.stdout = os.fdopen(1, "w", closefd=False)
     for stream in (sys.stdout, sys.stderr):
         # `os._exit` does not flush buffers, so each line is written at once.
@@ -2236,7 +2236,7 @@ def main() -> None:
     # writes without end, the event loop would keep the lock for too long at a time.
     sys.setswitchinterval(0.0001)  # seconds
     options, mode = parse_arguments()
-    # This comes before the file is read, which may name variables.
+    # The file, which is read later, may name variables.
     restore_environment()  # room: uv
     has_person = os.isatty(0)
     level, stopped = logging.WARNING, 1
@@ -2257,8 +2257,8 @@ def main() -> None:
     if has_person and mode.is_server:
         others = ", ".join([*MODES, "--help"][1:])
         log.info("Waiting for an MCP client. Ctrl-C ends. Other options: %s", others)
-    # Lines of the log are written from now on. Above, a person who is told what is wrong
-    # with a file gets no other lines.
+    # Lines of the log are written from now on. Above, a person who is told what is
+    # wrong with a file gets no other lines.
     logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
     asyncio.run(run_to_exit(work, stopped, handler.queue))
 
@@ -2270,15 +2270,16 @@ def main() -> None:
 # Servers that have a `url`, over Streamable HTTP or the older SSE transport. Without
 # this room, all servers are processes of this machine.
 #
-# The SDK's transports are not used. One request that fails there ends all others of its
+# The SDK's transports are not used. A request that fails there ends all others of its
 # server.
 
 import urllib.request
 
 import httpx2
 
-# This module is private to the SDK. Without it, `AsyncClient.stream` follows redirects
-# with `follow_redirects=True`, and an event hook has to refuse those that lead elsewhere.
+# The next module is private to the SDK. Without it, `AsyncClient.stream` follows
+# redirects with `follow_redirects=True`, and an event hook has to refuse those that
+# lead elsewhere.
 from mcp.shared._httpx_utils import redirect_location, stream_within_origin
 
 CONNECT_TIMEOUT = 10.0  # seconds for an HTTP connection, not for the answer
@@ -2307,10 +2308,10 @@ def read_headers(reader: ValueReader, path: str, value: Any) -> JSON:
 
 @dataclass
 class _Outcome:
-    """What comes of a request, in its response and in the rest of its event stream."""
+    """The outcome of a request: its response, and the rest of its event stream."""
 
     awaited: str = ""  # the id of the answer; empty if none is awaited
-    status: int = 0  # of the first response; 0 if none has come
+    status: int = 0  # that of the first response; 0 if none has come
     answer: Answer | None = None
     failure: ToolError | None = None  # why no answer has come
     last_data: str = ""  # of the last event
@@ -2347,8 +2348,8 @@ class RemoteServer(Transport):
         """Make the HTTP client, and begin to listen."""
         self._make_client()
         self.endpoint = self.url  # where messages are posted; SSE names another
-        # This is set once an era is agreed on. Before, a request may be refused because
-        # of a mistake in the entry.
+        # The event is set once an era is agreed on. Before, a request may be refused
+        # because of a mistake in the entry.
         self._is_agreed = anyio.Event()
         self._failures = 0  # of requests, in a row
         # The stream keeps nothing: a server that sends without end has to wait for the
@@ -2493,7 +2494,7 @@ class RemoteServer(Transport):
     async def __aexit__(self, *_: object) -> None:
         """End the session, and close all HTTP connections.
 
-        Some servers keep a process or a browser for each session that was not ended.
+        Servers may keep a process or a browser for each session that was not ended.
         """
         self._listener.cancel()
         # The session reads no more messages. With this end open, a message would wait.
@@ -2516,8 +2517,8 @@ class RemoteServer(Transport):
         """The response to an HTTP request, whose body is still to be read.
 
         Redirects are followed within the host alone, because the headers may be secret.
-        One that makes a GET of a POST is not followed, because the message would be
-        lost.
+        A redirect that makes a GET of a POST is not followed, because the message would
+        be lost.
         """
         parts: JSON = {"headers": headers, "content": content}
         stream = stream_within_origin(self.http, method, self.endpoint, **parts)
@@ -2803,7 +2804,7 @@ class SignIn(httpx2.Auth):
         twice may count as stolen, and end the sign-in. Raises `ToolError` if no new
         tokens came, because a later refresh may succeed.
         """
-        # Some builds of Python lack this module.
+        # A few builds of Python lack this module.
         import sqlite3
 
         # SQLite locks its files on all systems, and the system unlocks those of a
@@ -2865,7 +2866,7 @@ def add_sign_in(http: httpx2.AsyncClient, url: httpx2.URL, secrets: Secrets) -> 
 async def _fetch(request: httpx2.Request) -> httpx2.Response:
     """Send a request through the proxy for its URL, and read the answer."""
     if request.headers.get("authorization", "").startswith("Basic "):
-        # Some servers refuse a client whose id stands in the body as well.
+        # Servers exist that refuse a client whose id stands in the body as well.
         form = dict(urllib.parse.parse_qsl(request.content.decode()))
         form.pop("client_id", None)
         headers = {"authorization": request.headers["authorization"]}
@@ -2975,7 +2976,7 @@ class Browser:
         """Choose the port, and the `callback` with it. The server is to be closed."""
         listener = await asyncio.start_server(self._answer, "127.0.0.1", 0)
         port = listener.sockets[0].getsockname()[1]
-        # Some authorization servers refuse 127.0.0.1 here, but take `localhost`. A
+        # Authorization servers may refuse 127.0.0.1 here, but take `localhost`. A
         # browser tries all addresses of that name.
         self.callback = f"http://localhost:{port}/callback"
         loop = asyncio.get_running_loop()
@@ -3297,7 +3298,7 @@ async def approve(server: DownstreamServer, call: ToolCall) -> None:
 
 
 def _offers_forms(client: ServerSession) -> bool:
-    """Whether a client can ask its user: `{}` stands for forms, `{"url": {}}` does not."""
+    """Whether a client can ask its user; `{}` stands for forms, `{"url": {}}` not."""
     if client.client_params is None:
         return False
     offered = client.client_params.capabilities.elicitation
