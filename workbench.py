@@ -27,6 +27,9 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # uv (9): `python` in an entry is a person's own, also under uv.
 # Windows (23): the children of servers end, too.
 
+# The SDK's own transports were tried, and are not used. If a server dies while a child
+# of it still holds stdout open, `stdio_client` does not notice, and a call hangs.
+
 # The protocol has two eras. Up to 2025-11-25, a client begins with `initialize`, and a
 # server may ask the client and log at any time. From 2026-07-28 on, a client begins
 # with `server/discover`, and a server asks only in the result of a call. Most published
@@ -1590,8 +1593,8 @@ class _ProcessProtocol(asyncio.subprocess.SubprocessStreamProtocol):
 class ServerProcess(Transport):
     """A server process: messages on its stdout, log lines on its stderr, and its end.
 
-    The SDK's `stdio_client` is not used. It takes the end of stdout for the end of the
-    server, although a child may hold stdout open, and leaves such a child running.
+    The SDK's `stdio_client` takes the end of stdout for the end of the server, and
+    leaves children of the server running.
 
     The connection to a process is closed in one of these ways:
 
