@@ -99,11 +99,6 @@ class Downstream:
         self.note("hangs")
         time.sleep(9999)
 
-    def is_first(self) -> bool:
-        """Whether no other process has written to the notes before this one."""
-        with open(self.notes) as stream:
-            return stream.readline() == f"{os.getpid()}\n"
-
     def wait_for(self, path: str) -> None:
         while not os.path.exists(path):
             time.sleep(0.01)
@@ -2565,7 +2560,7 @@ async def test_one_approval_is_enough(notes: Path, monkeypatch: Monkey) -> None:
         raise workbench.NotDelivered("lost")
 
     monkeypatch.setattr(workbench.Connection, "call", lose_first)
-    marking = f"if not self.is_first(): self.tools[0] |= {MARKED}\n"
+    marking = f"if len(open(self.notes).readlines()) > 1: self.tools[0] |= {MARKED}\n"
     marking += "self.tools_list(request)"
     a = guarded_server(notes, on={"tools_list": marking})
     ear = Ear("elicitation")
