@@ -30,6 +30,11 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # The SDK's own transports were tried, and are not used. If a server dies while a child
 # of it still holds stdout open, `stdio_client` does not notice, and a call hangs.
 
+# To add a key of entries, add a row to `KEYS`, or to those of one transport. To add a
+# transport, write a subclass of `Transport` and add a row to `TRANSPORTS`. To add a
+# meta-tool, write a model and a function and add a row to `META_TOOLS`. To add a use of
+# the command line, add a row to `MODES`.
+
 # The protocol has two eras. Up to 2025-11-25, a client begins with `initialize`, and a
 # server may ask the client and log at any time. From 2026-07-28 on, a client begins
 # with `server/discover`, and a server asks only in the result of a call. Most published
@@ -103,7 +108,8 @@ EXIT_TIMEOUT = 2 * EXIT_GRACE + 3 * OUTPUT_TIMEOUT + 0.1
 
 TEXT_LIMIT = 2_000  # characters of a server's instructions; clients cut there as well
 
-# A name that begins with one underscore is used in its own section only.
+# A name that begins with one underscore is used in its own section only. But each name
+# stands once in the file, because all sections share one module.
 
 log = logging.getLogger("workbench")
 pattern_log = log.getChild("patterns")  # about patterns that match no tool
@@ -218,7 +224,7 @@ class ValueReader:
         self.problems.append(f"{path}: {problem}")
 
     def expect(self, path: str, value: Any, kind: type) -> Any:
-        """The value if it is of this JSON type, or else an empty one."""
+        """The value if it is of exactly this type, or else an empty one."""
         if type(value) is kind:
             return value
         # Only the type is shown, because the value may be secret.
@@ -1085,12 +1091,13 @@ def instructions(config: WorkbenchConfig) -> str:
 
 
 def declare_meta_tools(config: WorkbenchConfig) -> list[types.Tool]:
-    """The two meta-tools, with the names of the toolboxes in the schema."""
-    declarations = [declare_tool(name, tool[0]) for name, tool in META_TOOLS.items()]
-    for tool in declarations:
+    """The meta-tools, with the names of the toolboxes in the schema."""
+    declarations: dict[str, types.Tool] = {}
+    for name, (arguments, _) in META_TOOLS.items():
+        declarations[name] = declare_tool(name, arguments)
         # Claude Code would hide the tools behind a search, which models often omit.
-        tool.meta = {"anthropic/alwaysLoad": True}
-    opening, using = declarations
+        declarations[name].meta = {"anthropic/alwaysLoad": True}
+    opening, using = declarations["open_toolbox"], declarations["use_tool"]
     # Clients ask a person before they call a tool that is not declared read-only. But
     # to start servers, which is all that `open_toolbox` does, they ask nobody.
     opening.annotations = types.ToolAnnotations(
@@ -1101,7 +1108,7 @@ def declare_meta_tools(config: WorkbenchConfig) -> list[types.Tool]:
         # Many clients do not show the instructions, which have the names as well.
         properties = opening.input_schema["properties"]
         properties["toolbox_name"]["enum"] = list(config.toolboxes)
-    return declarations
+    return list(declarations.values())
 
 
 def create_server(config: WorkbenchConfig) -> Server[Any]:
@@ -1147,16 +1154,19 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 #
 # - A transport is an async context manager that yields `Streams`: `messages`, and
 #   `transmit`. If entering it fails, the error is the reason why the server is not up.
-#   Leaving it is shielded from cancelling, and takes less than `EXIT_TIMEOUT`.
+#   Entering has no timeout. If entering is cancelled, nothing is left behind. Leaving
+#   is shielded from cancelling, and takes less than `EXIT_TIMEOUT`.
 # - `messages` are those of the server, with its answers. Answers that came before the
 #   end are handed on, even after a `transmit` that failed. At the end of `messages`,
 #   the session fails the open requests.
-# - `transmit` sends one message. For a request, it may return before the answer has
-#   come (over pipes and SSE), or after that (over Streamable HTTP). If a request fails,
-#   it raises `ToolError`. If the server has certainly not executed the request, it
-#   calls `on_closed`, and raises `NotDelivered`.
-# - `on_closed` is called with a reason before `messages` end. From then on, no new call
-#   is sent, but answers to calls in flight may still come.
+# - `transmit` sends one message, also while others are sent. For a request, it may
+#   return before the answer has come (over pipes and SSE), or after that (over
+#   Streamable HTTP). If a request fails, it raises `ToolError`. If the server has
+#   certainly not executed the request, it calls `on_closed`, and raises `NotDelivered`.
+#   If any other message fails, nothing is raised.
+# - `on_closed` is called before `messages` end, with a reason that may follow the words
+#   "the server", such as "exited with status 1". From then on, no new call is sent, but
+#   answers to calls in flight may still come.
 
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 # The error by which the SDK fails open requests at the end of the messages.
@@ -1268,6 +1278,7 @@ class Connection:
     def mark_closed(self, reason: str) -> None:
         """Record why the connection is closed. If it was up, no more calls are sent.
 
+        Calls in flight, and a start, go on until they fail by themselves.
         The first of several reasons is kept, because the others follow from it.
         """
         if not self.reason:
@@ -3364,7 +3375,8 @@ _SPELLINGS = {
 }
 # These keys of an entry concern a client alone: what its windows show, what it never
 # asks about, how long it waits. Without this list, each would be warned of. A key that
-# is added to `KEYS`, such as `timeout`, is read all the same.
+# is added to `KEYS` is read all the same. Its value, such as a `timeout` in other
+# units, may have to be translated.
 _IGNORED = """
     description alwaysLoad autoApprove alwaysAllow trust required source version gallery
     dev settings extension isDefaultServer sourcePath timeout tool_timeout_sec scopes
