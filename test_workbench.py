@@ -887,6 +887,7 @@ async def test_a_filtered_tool_can_be_neither_seen_nor_called(log: Logs) -> None
             for name in set(ALL_NAMES.split()).difference(left.split()):
                 told = await error_of(client, server, name)
                 assert told.rpartition("is left out by ")[2] in given
+    assert log.text.count("box/s0: tools: ") == 1  # so nothing was looked for again
     idle = re.findall("box/s4: its pattern (.*) matches none of its tools", log.text)
     assert idle == ["'lost'", "'delte_*'"] and log.text.count("matches none") == 2
 
