@@ -1219,9 +1219,9 @@ async def test_a_result_comes_as_the_server_sent_it(mode: str, eras: str) -> Non
             assert came.pop("resultType", "complete") == "complete"
             came.setdefault("_meta", {}).pop(f"{RESERVED}serverInfo", None)
             assert came == {"content": [], "_meta": {}} | result
-        whole = json.dumps(text_result("last", resultType="complete"))
-        line = NO_ANSWERS + f'{{"result": {whole}, "id": ID, "jsonrpc": "2.0"}}'
-        assert text(await use(client, "a", "write", {"line": line})) == "last"
+        half = json.dumps(text_result("\ud83d.", resultType="complete"))  # an emoji
+        line = NO_ANSWERS + f'{{"result": {half}, "id": ID, "jsonrpc": "2.0"}}'
+        assert text(await use(client, "a", "write", {"line": line})) == "\ufffd."
         seen = json.loads(text(await use(client, "a", "seen", meta=own | hop)))
     assert seen["_meta"].pop("progressToken") != "me"
     if eras == MODERN:
