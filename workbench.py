@@ -13,7 +13,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # A call comes in by `Stdio`, passes `use_tool`, `DownstreamServer.call`,
 # `Connection.call` and `ServerProcess._send`, and returns by `ServerProcess._messages`.
 # The core is complete by itself, with these lines of code: Configuration (246),
-# Workbench (238), MCP server (160), Connections (268), Processes (111), Messages (50),
+# Workbench (238), MCP server (161), Connections (268), Processes (111), Messages (50),
 # Secrets (54), Serving (185). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
