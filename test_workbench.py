@@ -278,6 +278,20 @@ def log(caplog: Logs) -> Logs:
 
 
 @pytest.fixture
+def pauses(monkeypatch: Monkey) -> list[float]:
+    """The seconds of all pauses, which are short here."""
+    sleep = anyio.sleep
+    asked: list[float] = []
+
+    def sleep_less(seconds: float) -> Any:
+        asked.append(seconds)
+        return sleep(min(seconds, 0.02))
+
+    monkeypatch.setattr(anyio, "sleep", sleep_less)
+    return asked
+
+
+@pytest.fixture
 def notes(tmp_path: Path) -> Path:
     path = tmp_path / "notes"
     path.touch()
@@ -577,9 +591,8 @@ u_ {"command": "x", "toolFilters": "s3cret"}
   : expected a name, without '__', not ending in '_'
   .toolFilters: expected a list, found a string
 """)
-FILTER_KEYS = "tools includeTools enabled_tools disabledTools toolFilter ToolFilters "
-FILTER_KEYS += "tool_filters tool_allowlist toolsDeny blockTool excludedTools "
-FILTER_KEYS += "requireApproval requireApprovals autoApprove TOOL_APPROVAL"
+RULES = "tools excludedTools enabled_tools ToolFilters tool_allowlist toolsDeny "
+RULES += "blockTool requireApproval autoApprove TOOL_APPROVAL"
 VARIABLES = {"A": "x", "A_1": "y", "_B": "z", "EMPTY": "", "a_b": "small"}
 VARIABLES["RAW"] = r"${A} $A \1 }"
 # A text, and what it becomes; or a problem of the entry; or a warning. Any other stays.
@@ -595,7 +608,6 @@ ${} ${1} ${A%/} ${A-d} ${:-d} ${Ä} $a no$A .
 ${a} : args[0]: ${a… is no variable here: write the value, or ${NAME} in capitals
 ${A:=d} : args[0]: ${A… is
 ${A} ${A : args[0]: ${A… is
-${input:key} : args[0]: ${input… is
 ${ENV:A} : args[0]: ${ENV… is
 ${env:} : args[0]: ${env… is
 $MY_KEY ? args[0]: write ${NAME} if its end is a variable
@@ -647,8 +659,8 @@ def test_unknown_keys_are_told_in_one_line(monkeypatch: Monkey, log: Logs) -> No
     monkeypatch.setattr(workbench, "translate_entry", untranslated, raising=False)
     monkeypatch.delitem(workbench.KEYS, "requireApproval", raising=False)
     entry = {"command": "x", "toolTimeout": 1, "toolNamePrefix": 2, "_tools": "${A"}
-    filters = {key: entry | {key: ["read_*"]} for key in FILTER_KEYS.split()}
-    data = configuration(_was=7, **filters)
+    misspelt = {key: entry | {key: ["read_*"]} for key in RULES.split()}
+    data = configuration(_was=7, **misspelt)
     data["toolboxes"] |= {"_": 7, "off": {"enabled": False, "mcpServers": {}}}
     data["toolboxes"]["box"] |= {"_no": "${A", "oops": 1}
     config = parse(data | {"other": "${A"})
@@ -1371,7 +1383,6 @@ SECRETS: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing els
     ({"args": ["--header=X-Api-Key:head.er03"]}, "head.er03"),
     ({"args": ["https://h/?a=b&apiKey=of.query&c=d"]}, "of.query"),
     ({"args": ["--token", "${WB_MINE}"]}, "my-own-value"),
-    ({"args": ["${WB_SECRET}"]}, "sesame-open"),
     ({"args": ["--db", "db://u:${WB_MINE:-a/b}@h/"]}, "my-own-value"),
     ({"args": ["none of it"]}, "sesame-open"),  # a variable of the environment
     ({"disabled": True, "env": {"A_KEY": "switched.off"}}, "switched.off"),
@@ -1602,12 +1613,8 @@ headers {"url": "s3cret", "headers": {"A": {"s3cret": 1}, "B": "${NO}"}}
   .headers.A: expected a string, found an object
   .headers.B: \${NO} is not set
 """)
-SECRETS += [
-    ({"url": "h://h", "headers": {"A": "Bearer head.er01"}}, "head.er01"),
-    ({"url": "h://h", "headers": {"X-User": "any.value"}}, "any.value"),
-    ({"url": "http://u:pass.word@h/"}, "pass.word"),
-    ({"url": "http://h/?a=b&apiKey=secretive&c=d"}, "secretive"),
-]
+ANY_HEADER = {"url": "http://h", "headers": {"X-User": "an any.value"}}
+SECRETS.append((ANY_HEADER, "any.value"))
 LIMIT = 1 << 20  # of a message; in the program, it is larger
 
 DECLINED = ("401", "403", "302")  # of the faults below, those that execute nothing
@@ -1645,15 +1652,14 @@ NO_METHOD = {"code": -32601, "message": "Method not found"}
 # How later listings are answered, and whether the first of them ends the session.
 LISTINGS: list[tuple[Any, bool]] = [({"tools": []}, False), (response(429), False)]
 LISTINGS += [(NO_METHOD, False), (200, True), (403, True), (response(404), True)]
-# Whether a server speaks 2026-07-28, and its session.
-OLD, NEW, STATEFUL = (False, ""), (True, ""), (False, "1")
+# What a stream says of `retry`, and after how many seconds it is asked for again.
+RETRIES = [("retry: 0", 0), ("retry: 50", 0.05), (": none", 1), ("retry: -1", 1)]
 # The environment; a URL, in which HERE is the server and the proxy; what is told.
 DEAD, SOCKS = "http://127.0.0.1:1", "socks5://127.0.0.1:1"
 PROXIES = [
     ({"HTTP_PROXY": DEAD}, "http://HERE", "^ok$"),  # loopback needs none
     ({"all_proxy": "HERE"}, "http://a.invalid", "^ok$"),
-    ({"HTTP_PROXY": "http://HERE", "ALL_PROXY": SOCKS}, "http://a.invalid", "^ok$"),
-    ({"HTTPS_PROXY": "socks://x", "HTTP_PROXY": "HERE"}, "http://a.invalid", "^ok$"),
+    ({"ALL_PROXY": SOCKS, "HTTP_PROXY": "http://HERE"}, "http://a.invalid", "^ok$"),
     ({"ALL_PROXY": "socks://me:sesame@x:1"}, "http://a.invalid", "proxy"),
     ({"HTTP_PROXY": "http://x:port"}, "http://a.invalid", "proxy"),
 ]
@@ -1690,6 +1696,7 @@ class Remote:
             "/sse": self.open_stream,
             "ok": OK,
             "wait": self.wait,
+            "late": self.answer_late,
         }
 
     async def list_tools(self, *_: Any) -> dict[str, Any]:
@@ -1698,6 +1705,13 @@ class Remote:
     async def wait(self, *_: Any) -> dict[str, Any]:
         await self.released.wait()
         return text_result("released")
+
+    async def answer_late(self, request: Any, _: Any) -> bytes:
+        """End the stream, and answer on the second that is asked for in its place."""
+        late = STREAM + event({"id": request["id"], "result": OK})
+        # The session may ask for a stream of its own meanwhile.
+        self.answers["GET"] = [STREAM, late, late]
+        return STREAM + b"id: first\nretry: 10\ndata: \n\n"
 
     async def open_stream(self, _: Any, stream: Any, host: str = "") -> None:
         self.stream = stream
@@ -1798,14 +1812,11 @@ async def test_headers_go_with_each_request_to_their_host(remote: Remote) -> Non
     servers = {path: remote.at(f"/{path}", headers=headers) for path in paths}
     servers["foreign"]["transport"] = "sse"
     servers["mcp"]["url"] = f" {servers['mcp']['url']}\r\n"
-    servers["beyond"] = remote.at(headers={"x": "sesamé"})
     async with connected(**servers) as client:
         for name in ("mcp", "sse", "moved", "foreign"):
             assert text(await use(client, name, "ok")) == "ok"
-        failed = (await open_box(client))["servers_failed"]
-    assert failed.keys() == {"left", "beyond"}
-    assert failed["left"].endswith(f"a redirect: write {elsewhere} in `url`")
-    assert "`headers`" in failed["beyond"] and "sesam" not in failed["beyond"]
+        told = await error_of(client, "left", "ok")
+    assert told.endswith(f"a redirect: write {elsewhere} in `url`")
     assert remote.secrets == {"bearer sesame-open"}
     assert remote.headers["key"] == '-----begin----- {"key": "\\n"} -----end-----'
 
@@ -1878,17 +1889,12 @@ async def test_an_answer_comes_on_its_stream_or_a_later_one(remote: Remote) -> N
         answers.put_nowait(answer["result"])
         return response(202)
 
-    async def begin(request: dict[str, Any], _: Any) -> bytes:
-        late = event({"id": request["id"], "result": OK})
-        remote.answers["GET"] = [STREAM, STREAM + late]
-        return STREAM + b"id: first\nretry: 10\ndata: \n\n"
-
-    remote.answers |= {"ask": ask, "polled": begin}
+    remote.answers["ask"] = ask
     remote.session = ""  # so it has no stream of its own
     async with connected(callbacks=Ear().callbacks, a=remote.at()) as client:
         assert await answer_of(client, "a", "ask") == ACCEPTED
-        assert text(await use(client, "a", "polled")) == "ok"
-    assert remote.calls[-3:] == ["polled", "GET", "GET"]
+        assert text(await use(client, "a", "late")) == "ok"
+    assert remote.calls[-3:] == ["late", "GET", "GET"]
     assert remote.headers["last-event-id"] == "first"
 
 
@@ -1977,38 +1983,28 @@ async def test_a_post_that_fails_ends_an_sse_connection(remote: Remote) -> None:
     assert remote.calls.count("ok") == 2
 
 
-@pytest.mark.parametrize("case", [(OLD, STATEFUL), (OLD, NEW), (STATEFUL, NEW)])
-async def test_what_became_another_fails_twice(case: Any, remote: Remote) -> None:
-    """At most, and nothing that has failed was executed."""
+@pytest.mark.parametrize("session", ["", "1"])
+async def test_a_server_may_change_its_era(session: str, remote: Remote) -> None:
+    """At most two calls fail then, and nothing that has failed was executed."""
     told: list[str] = []
     async with connected(a=remote.at()) as client:
-        for kind in (*case, case[0]):
-            remote.is_newer, remote.session = kind
+        for remote.is_newer in (False, True, False):
+            remote.session = "" if remote.is_newer else session
             for _ in range(3):
                 told.append(text(await use(client, "a", "ok")))
             assert told[-1] == "ok"
     assert remote.calls.count("ok") == told.count("ok")
 
 
-async def test_a_stream_resumes(remote: Remote, log: Logs, monkeypatch: Monkey) -> None:
-    """After the last `retry` that any of its events had, or a second."""
-    # What a stream says of `retry`, and after how many seconds it is asked for again.
-    retries = {"retry: 0": 0, "retry: 50": 0.05, ": none": 1, "retry: -1": 1}
-    sleep = anyio.sleep
-    pauses: list[float] = []
-
-    def sleep_less(seconds: float) -> Any:
-        pauses.append(seconds)
-        return sleep(min(seconds, 0.02))
-
-    monkeypatch.setattr(anyio, "sleep", sleep_less)
-    for retry, pause in retries.items():
-        again = f"{retry}\ndata: \n\n".encode()
-        remote.answers["GET"] = STREAM + again + event(CHANGED)
-        pauses.clear()
-        async with connected(a=remote.at()) as client:
-            assert text(await use(client, "a", "ok")) == "ok"
-            await until(lambda: pauses.count(pause) >= 3)  # noqa: B023
+@pytest.mark.parametrize("retry, pause", RETRIES)
+async def test_a_stream_resumes(
+    retry: str, pause: float, remote: Remote, log: Logs, pauses: list[float]
+) -> None:
+    again = f"{retry}\ndata: \n\n".encode()
+    remote.answers["GET"] = STREAM + again + event(CHANGED)
+    async with connected(a=remote.at()) as client:
+        assert text(await use(client, "a", "ok")) == "ok"
+        await until(lambda: pauses.count(pause) >= 3)
     assert "Received tools/list_changed notification from server: box/a" in log.messages
 
 
@@ -2028,7 +2024,7 @@ async def test_proxies_are_used(case: Any, remote: Remote, monkeypatch: Monkey) 
 log_in = partial(workbench.log_in, secrets=workbench.Secrets())
 BASIC = {"client_secret": "sesame", "token_endpoint_auth_method": "client_secret_basic"}
 # Answers to a refresh that end no sign-in, and errors with their status that end one.
-PASSING = [b"", STREAM, response(400, '{"error": "temporarily_unavailable"}')]
+PASSING = [b"", response(400, '{"error": "temporarily_unavailable"}')]
 PASSING += [response(403, '<p id="error">"error": "invalid_grant"</p>')]
 FINAL = [(200, "invalid_grant"), (401, "invalid_client"), (503, "unauthorized_client")]
 COMMANDS.append(("its.json --login https://x", 2, "", f"{UNFIT}--login URL\n$", {}))
@@ -2046,17 +2042,12 @@ LOGINS = [  # how one fails: the path that answers otherwise, its answer; the re
 # Where a document cannot be had, clients register at `/register`.
 NO_DOCUMENT = {"/.well-known/oauth-authorization-server": 500, "/register": 500}
 DOCUMENTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"issuer": "HERE/"}, {}),
-    ({"authorization_servers": ["HERE/"]}, {}),
+    ({"issuer": "HERE/"}, {"/authorize": {"iss": "HERE/"}}),
     ({"authorization_servers": ["HERE/a/"], "issuer": "HERE/a"}, {}),
-    ({}, {"/authorize": {"iss": "HERE/"}}),
     ({"authorization_endpoint": "HERE/authorize?a=b"}, {}),
     ({"registration_endpoint": "HERE/new"}, NO_DOCUMENT),
-    ({}, {"named": "/bare"}),
     ({}, {"named": f"{DEAD}/"}),
 ]
-BROKEN = ["null", "[7]", "7", "{}", "{", '{"access_token": "x"}']
-BROKEN.append('{"access_token": null, "refresh_token": null}')
 
 
 class Guarded(Remote):
@@ -2077,6 +2068,10 @@ class Guarded(Remote):
         self.refreshes: list[str] = []  # the tokens that came
         self.gate = asyncio.Event()
         self.gate.set()
+
+    async def answer_late(self, request: Any, stream: Any) -> bytes:
+        self.accepted.clear()
+        return await super().answer_late(request, stream)
 
     async def leak(self, *_: Any) -> dict[str, Any]:
         return {"code": -32000, "message": f"You are {self.headers['authorization']}"}
@@ -2207,14 +2202,13 @@ async def test_only_the_authorization_server_ends_a_sign_in(guarded: Guarded) ->
     """No other fault loses the tokens, and neither does a cancelled call."""
     await log_in(guarded.at()["url"])
     async with connected(a=guarded.at()) as client:
-        assert text(await use(client, "a", "echo")) == "ok"
+        assert text(await use(client, "a", "late")) == "ok"
         for answer in PASSING:
             guarded.accepted.clear()
             guarded.paths["/token"] = answer
             guarded.calls.clear()
-            for told in await asyncio.gather(
-                *(error_of(client, "a", "echo") for _ in "123")
-            ):
+            calls = [error_of(client, "a", "echo") for _ in "123"]
+            for told in await asyncio.gather(*calls):
                 assert re.search("no new tokens .*, try again later", told)
             assert guarded.calls.count("/token") == 1
         del guarded.paths["/token"]
@@ -2222,7 +2216,7 @@ async def test_only_the_authorization_server_ends_a_sign_in(guarded: Guarded) ->
         guarded.accepted.clear()
         guarded.gate = asyncio.Event()
         call = asyncio.ensure_future(use(client, "a", "echo"))
-        await until(lambda: len(guarded.refreshes) == 2)
+        await until(lambda: len(guarded.refreshes) == 3)
         call.cancel()
         await client.list_tools()  # the cancellation came before
         guarded.gate.set()
@@ -2234,20 +2228,7 @@ async def test_only_the_authorization_server_ends_a_sign_in(guarded: Guarded) ->
             assert "--login" in await error_of(client, "a", "echo")
             del guarded.paths["/token"]
             assert "--login" in await error_of(client, "a", "echo")
-    assert len(guarded.refreshes) == 2
-
-
-async def test_an_answer_is_resumed_with_new_tokens(guarded: Guarded) -> None:
-    async def begin(request: dict[str, Any], _: Any) -> bytes:
-        guarded.accepted.clear()
-        late = event({"id": request["id"], "result": OK})
-        guarded.answers["GET"] = STREAM + late
-        return STREAM + b"id: first\nretry: 0\ndata: \n\n"
-
-    guarded.answers["polled"] = begin
-    await log_in(guarded.at()["url"])
-    async with connected(a=guarded.at()) as client:
-        assert text(await use(client, "a", "polled")) == "ok"
+    assert len(guarded.refreshes) == 3
 
 
 async def test_what_a_browser_elsewhere_shows_is_pasted_into_the_terminal(
@@ -2283,15 +2264,6 @@ async def test_a_sign_in_takes_documents_as_servers_write_them(
     guarded.about, guarded.paths = json.loads(told)
     await log_in(guarded.at()["url"])
     assert guarded.calls[-1] == "/token" and guarded.accepted
-
-
-async def test_anything_else_is_no_sign_in(guarded: Guarded, tmp_path: Path) -> None:
-    await log_in(guarded.at()["url"])
-    [file] = (tmp_path / ".mcp-workbench").glob("*.json")
-    async with connected(a=guarded.at()) as client:
-        for content in BROKEN:
-            file.write_text(content)
-            assert "sign in with: " in await error_of(client, "a", "echo"), content
 
 
 @pytest.mark.parametrize("case", LOGINS)
@@ -2347,7 +2319,6 @@ ARGUMENTS: list[tuple[Any, str]] = [  # the schema of an argument, and how it is
     ({"$ref": "#/$defs/none/0"}, ""),
     ({"type": "string"}, ""),
 ]
-DESCRIPTIONS = {"plain": "plain", "two\n lines": "two lines", "x" * 60: "x" * 60}
 ORDINARY = "[tool(f't{n}', description='d' * 70, inputSchema={'type': 'object', "
 ORDINARY += "'required': ['path'], 'properties': {'path': {}, 'limit': {}}})"
 LEVELS = [  # how many tools there are, how the first is listed, what all lines lack
@@ -2370,39 +2341,28 @@ async def open_briefly(client: Client, *tools: str) -> Any:
     return json.loads(text(await client.call_tool("open_toolbox", arguments)))
 
 
-async def test_a_brief_answer_has_each_tool_in_one_line(monkeypatch: Monkey) -> None:
+async def test_a_brief_answer_has_each_tool_in_one_line() -> None:
     """Its note explains the signs, and a tool that is named in full comes whole."""
-    monkeypatch.setattr(workbench, "OPEN_TIMEOUT", 0)
-    monkeypatch.setattr(workbench, "EXIT_GRACE", 0.1)
-    tools = []
+    tools = [tool("z"), tool("two", description="two\n lines")]
     for number, (argument, _) in enumerate(ARGUMENTS):
         schema: Any = {"type": "object", "required": ["y"], "properties": {}}
         schema["properties"] = {"x": {"enum": ["a", "b"]}, "y": argument}
         schema["$defs"] = {"circle": CIRCLE}
         tools.append(tool(f"t{number}", inputSchema=schema, description="What it does"))
-    for number, description in enumerate([*DESCRIPTIONS, "too long " * 9]):
-        tools.append(tool(f"d{number}", description=description))
-    its = {"b": local(tools=[tool("z")]), "silent": local(on={"start": "self.hang()"})}
-    async with connected(a=local(tools=tools), **its) as client:
-        await use(client, "a", "t0")
-        await use(client, "b", "z")
+    async with connected(a=local(tools=tools)) as client:
         answer = await open_briefly(client)
-        part = await open_briefly(client, "box__a__t1", "b__*", "box__a__t?")
+        part = await open_briefly(client, "box__a__t1", "a__z", "box__a__t?")
         [whole] = (await open_box(client, ["box__a__t1"]))["tools"]
         opening, _ = (await client.list_tools()).tools
     lines = dict(line.removeprefix("box__a__").split(")") for line in answer["tools"])
     for number, (_, how) in enumerate(ARGUMENTS):
         assert lines[f"t{number}(x?: a|b, y{how}"] == ": What it does"
-    for number, told in enumerate(DESCRIPTIONS.values()):
-        assert lines[f"d{number}("] == f": {told}"
-    assert re.fullmatch(": (too long ){6}.{,6}…", lines["d3("])
-    assert part["tools"][1] == whole and whole["inputSchema"]["$defs"]
-    assert part["tools"][-1] == "box__b__z(): Tool from box/b"
+    assert lines["two("] == ": two lines"
+    assert part["tools"][0] == "box__a__z(): Tool from box/a"
+    assert part["tools"][2] == whole and whole["inputSchema"]["$defs"]
     for note in (answer["note"], part["note"]):
         assert re.search(r"`\?` opt.*`\[\]`.*`{}`.*`…`.* full name in `tools`", note)
-    how = 'Get its tools later, with ["silent__*"] in `tools`. Signs: '
-    assert answer["note"].startswith(f"Still starting: silent. {how}")
-    assert "Keep `brief`" in answer["note"]
+        assert "Keep `brief`" in note
     assert re.search("`brief`.*begin with it", str(opening.description), re.DOTALL)
 
 
@@ -2422,7 +2382,7 @@ async def test_ordinary_tools_come_whole_and_the_longest_give_way() -> None:
     """First with their schemas, then with all but their names."""
     schema = "{'type': 'object', 'title': 'ä\"' * 200}"
     listing = f"[tool(f'tool-{{n}}', description='d' * 99, inputSchema={schema})"
-    servers = {f"n{n}": long(f"{listing} for n in range({n})]") for n in (26, 150, 900)}
+    servers = {f"n{n}": long(f"{listing} for n in range({n})]") for n in (26, 900)}
     servers["big"] = long("[tool(f'b{n}', description='d' * 8_000) for n in range(4)]")
     servers["huge"] = long("[tool('huge', description='d' * 34_000)]")
     async with connected(**servers) as client:
@@ -2430,7 +2390,6 @@ async def test_ordinary_tools_come_whole_and_the_longest_give_way() -> None:
             (["n26__*"], 0, {"inputSchema", "description"}),
             ([f"box__big__b{n}" for n in range(3)], 0, {"inputSchema", "description"}),
             (["n26__tool-1*", "big__*"], 4, {"name"}),
-            (["n150__*"], 150, {"name"}),
             (["n900__*"], 900, {"name"}),
             (["n26__tool-1", "big__b0", "huge"], 1, {"name"}),
             (["box__huge__huge", "box__big__b1"], 1, {"name"}),
@@ -2589,8 +2548,6 @@ BAD_FILES += cases_of(r"""
 BAD_ENTRIES += cases_of(r"""
 filters {"command": "x", "toolFilters": ["a"], "tools": ["*"]}
   .tools: expected the same
-urls {"url": "https://s3cret", "serverUrl": "https://s3cret/"}
-  .serverUrl: expected the same
 spelt {"command": "x", "excludeTools": ["a"], "disabledTools": {"s3cret": 1}}
   .disabledTools: expected
 input {"command": "x", "env": {"A": "Bearer ${input:s3}", "B": "${workspaceFolder}"}}
@@ -2624,15 +2581,8 @@ CLIENT_FILES = """
    "c": {"command": "uvx", "args": ["z"]}}
 >
 > not served, the servers of other projects: .'/elsewhere'.; start the workbench there
-=== Claude Code in another folder: .claude.json
-{"projects": {"/elsewhere": {"mcpServers": {"x": {"command": "${env:KEY}"}}},
-  "FOLDER": {"mcpServers": {}}, "/nothing": {"history": []}}}
-> {}
->
-> not served, the servers of other projects: .'/elsewhere'.; start the workbench there
 === VS Code with Amp, and Zed: settings.json
 { // as in "http://"
-  "terminal.env": {"HOME": "${env:NOT_NAMED}"},
   "mcp": {"inputs": [{"type": "promptString", "id": "key", "about": "\\"//\\""},],
    "servers": {"a": {"url": "https://a//,}/*b*/", /* { "x": */
      "headers": {"A": "Bearer ${env:my_key}"}}, "c": {"command": ["x"]},}},
@@ -2651,7 +2601,6 @@ command = "npx"
 enabled_tools = ["r*"]
 disabled_tools = ["rm"]
 env_vars = ["KEY2", "NOT_SET", "my_key", { name = "KEY", source = "local" }]
-supports_parallel_tool_calls = true
 excludeTools = ["mv"]
 since = 2026-11-22
 tools.read.approval_mode = "approve"
@@ -2754,16 +2703,14 @@ def test_one_bad_entry_costs_no_other(monkeypatch: Monkey, log: Logs) -> None:
     itself = {"command": "uv", "args": ["run", ".github/../workbench.py"]}
     toolbox = {"command": workbench.__file__, "args": ["--toolbox"]}
     unset = {"command": ["x", "${NO}"], "description": "${NO}"}
-    entries = {"_": 7, "good": toolbox, "us": itself, "a__b": {"command": "x"}}
-    entries |= {"text": "s3cret", "un": unset}
-    entries["ask"] = {"command": "x", "tools": {"rm": {"approval_mode": "prompt"}}}
+    ask = {"command": "x", "tools": {"rm": {"approval_mode": "prompt"}}}
+    entries = {"_": 7, "good": toolbox, "us": itself, "unset": unset, "ask": ask}
     config = parse({"mcp": entries})
     assert log.messages == ["mcp.us: left out, because it starts this workbench"]
-    assert list(config.toolboxes) == ["good", "a__b", "text", "un", "ask"]
+    assert list(config.toolboxes) == ["good", "unset", "ask"]
     for name, box in config.toolboxes.items():
         [server] = box.servers.values()
         assert server.problem.startswith(f"mcp.{name}") == (name != "good")
-        assert "s3cret" not in server.problem
 
 
 # === Room: Reports ====================================================================
@@ -2778,14 +2725,11 @@ COMMANDS.append((CALL + 'echo {"a": "b c"}', 0, '{"a": "b c"}\n', "", {}))
 IMAGE = {"content": [BLOCKS[2]]}
 AS_JSON = re.escape(json.dumps(IMAGE, indent=2)) + "\n"
 COMMANDS.append((f"{CALL}result {json.dumps(IMAGE)}", 0, AS_JSON, "", {}))
-WHAT = 'arguments: expected a JSON object such as {"text": "hi"}'
-COMMANDS.append((CALL + "x [1]", 1, "", WHAT, {}))
+COMMANDS.append((CALL + "x [1]", 1, "", 'JSON object such as {"text": "hi"}', {}))
 COMMANDS.append((CALL + "none", 1, "", r"no tool 'none', nearest: \['box__s__", {}))
 COMMANDS.append(("its.json --call box__x", 1, "", f"{NEAR}box__s__x.", {}))
-WHAT = ".*{toolbox}__{server}__{tool}.*--check --verbose.*toolboxes: box"
-COMMANDS.append(("its.json --call echo", 1, "", WHAT, {}))
+COMMANDS.append(("its.json --call echo", 1, "", "__{tool}.*--verbose.*: box", {}))
 COMMANDS.append(("--check --call x", 2, "", rf"{UNFIT}.*\[CONFIG\] --c", {}))
-COMMANDS.append(("--version --check", 0, "mcp-workbench 0.10.0\n", "", {}))
 READING = {"annotations": {"readOnlyHint": True}}
 PATHS: dict[str, Any] = {"type": "object", "required": ["path"]}
 PATHS["properties"] = {"path": {}, "lim\x1b[1mit\n": {}}
@@ -2816,10 +2760,9 @@ async def check(data: Any, *options: str) -> int:
         workbench.pattern_log.setLevel(logging.NOTSET)
 
 
-async def test_check_reports(notes: Path, capsys: Capture, monkeypatch: Monkey) -> None:
+@pytest.mark.usefixtures("pauses")
+async def test_check_reports(notes: Path, capsys: Capture) -> None:
     """It starts each server once, and tells when it has settled, and what it awaits."""
-    sleep = anyio.sleep
-    monkeypatch.setattr(anyio, "sleep", lambda seconds: sleep(min(seconds, 0.05)))
     gate = notes.with_name("gate")
     start = f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\nself.start()"
     die = "os.write(2, b'first words\\nlast words'); sys.exit(3)"
@@ -2838,7 +2781,7 @@ async def test_check_reports(notes: Path, capsys: Capture, monkeypatch: Monkey) 
     said, waits = "", ""
     with anyio.fail_after(PATIENCE):
         while said.count("box/") < 4 or "waiting for: box/slow" not in waits:
-            await sleep(0.01)
+            await anyio.sleep(0.01)
             printed = capsys.readouterr()
             said, waits = said + printed.out, waits + printed.err
     gate.touch()
@@ -3065,31 +3008,27 @@ def test_the_script_header_and_the_requirements_ask_for_the_same() -> None:
     ast.parse(script, feature_version=(3, 9))
 
 
-def test_files_that_are_shown_can_be_served(
+def test_files_and_entries_that_are_shown_can_be_pasted(
     tmp_path: Path, monkeypatch: Monkey, log: Logs
 ) -> None:
+    """An entry starts the workbench, and the servers beside it are switched off."""
     monkeypatch.chdir(tmp_path)
     projects, ours = blocks("jsonc")
     before, after = projects.replace("/home/me/app", tmp_path.as_posix()).splitlines()
-    for text, toolbox in [(ours, "project"), (before, "db"), (after, "db")]:
-        Path("config.json").write_text(text, "utf-8")
-        assert list(find("config.json").toolboxes) == [toolbox]
+    for shown, name in [(ours, "project"), (before, "db"), (after, "db")]:
+        Path("config.json").write_text(shown, "utf-8")
+        assert list(find("config.json").toolboxes) == [name]
     example = find(str(ROOT / "workbench-config.example.json"))
-    assert list(example.toolboxes) == ["project", "web"] and not log.messages
-
-
-def test_entries_can_be_pasted(tmp_path: Path) -> None:
-    """Each starts the workbench, and the servers beside it are switched off."""
+    assert list(example.toolboxes) == ["project", "web"]
     lines = re.findall("mcp add .*(uv run .*)", README)
-    shown = [(text, "config.json") for text in blocks("json")]
-    shown += [(text, "config.toml") for text in blocks("toml")]
-    for text, name in shown:
-        (tmp_path / name).write_text(text, "utf-8")
-        [toolbox] = find(str(tmp_path / name)).toolboxes.values()
-        values = toolbox.servers["workbench"].values
-        lines.append(" ".join([values["command"], *values["args"]]))
+    for language in ("json", "toml"):
+        for shown in blocks(language):
+            Path(f"config.{language}").write_text(shown, "utf-8")
+            [toolbox] = find(f"config.{language}").toolboxes.values()
+            values = toolbox.servers["workbench"].values
+            lines.append(" ".join([values["command"], *values["args"]]))
     expected = {f"uv run /path/workbench.py {file}" for file in SERVED_FILES.split()}
-    assert set(lines) == expected
+    assert set(lines) == expected and not log.messages
 
 
 def test_the_readme_has_every_command_and_option() -> None:
