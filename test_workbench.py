@@ -2612,8 +2612,7 @@ bearer_token_env_var = "my_token"
 env_http_headers = { X = "KEY2", Z = "my_other" }
 http_headers = { Y = "y" }
 > {"a": {"command": "npx", "env": {"KEY2": "key2", "my_key": "its", "KEY": "key"},
-         "toolFilters": ["r*"], "excludeTools": ["mv", "rm"],
-         "requireApproval": ["mv"]},
+         "toolFilters": ["r*"], "excludeTools": ["mv", "rm"], "requireApproval": ["mv"]},
    "c": {"url": "https://c", "requireApproval": ["*"], "headers": {"X": "key2", "Y": "y", "Z": "other's",
          "Authorization": "Bearer token's"}}}
 > KEY KEY2 OFF my_key my_token
@@ -2819,7 +2818,6 @@ async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> N
 
 COMMANDS.append(("its.json --toolbox", 2, "", rf"{UNFIT}--toolbox \[--http.*\n$", {}))
 COMMANDS.append(("--http 8000", 2, "", rf"{UNFIT}\[CONFIG\] \[--read-only\]\n$", {}))
-COMMANDS.append(("--toolbox --http 8000 --read-only", 2, "", UNFIT, {}))
 COMMANDS.append(("--toolbox --http 0", 2, "", "argument --http: invalid .*'0'\n$", {}))
 
 
