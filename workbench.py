@@ -11,14 +11,14 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 """
 
 # A call comes in by `Stdio`, passes `use_tool`, `DownstreamServer.call`,
-# `Connection.call` and `ServerProcess._send`, and returns by `ServerProcess._messages`.
-# The core is complete by itself, with these lines of code: Configuration (246),
+# `Connection.call` and `ServerProcess._transmit`, and returns by
+# `ServerProcess._messages`. The core is complete by itself, with these lines of code: Configuration (246),
 # Workbench (238), MCP server (161), Connections (268), Processes (111), Messages (50),
 # Secrets (54), Serving (185). Each room behind the core can be deleted, from its banner
 # to the next (the last to `if __name__`), with its line in this map, and with the lines
 # elsewhere that end in `# room: ` and its name:
 # Remote servers (274): a `url`.
-# Sign-in (213): `--login`, for remote servers.
+# Sign-in (213): `--login`, for remote servers; it goes with that room.
 # Brief answers (114): without them, an answer of `open_toolbox` is whole, however long.
 # Approval (66): a person is asked before some calls.
 # Other clients' files (162): tables of servers, keys, and TOML of other clients.
@@ -108,8 +108,8 @@ EXIT_TIMEOUT = 2 * EXIT_GRACE + 3 * OUTPUT_TIMEOUT + 0.1
 
 TEXT_LIMIT = 2_000  # characters of a server's instructions; clients cut there as well
 
-# A name that begins with one underscore is used in its own section only. But each name
-# stands once in the file, because all sections share one module.
+# A name that begins with one underscore is used in its own section only, and in
+# subclasses. But each name stands once, because all sections share one module.
 
 log = logging.getLogger("workbench")
 pattern_log = log.getChild("patterns")  # about patterns that match no tool
@@ -130,13 +130,14 @@ class ConfigError(ValueError):
 def matches(name: str, pattern: str) -> bool:
     """Whether a pattern, with the wildcards of a shell, matches a name.
 
-    Names are compared first, because the pattern `get[1]` matches only `get1`.
+    An equal name matches as well, because the tool `get[1]` could not be named by a
+    pattern otherwise: as a pattern, this is `get1`.
     """
     return name == pattern or fnmatch.fnmatchcase(name, pattern)
 
 
 def without_null(members: JSON) -> JSON:
-    """The members that are not null, which stands for what is not there."""
+    """The members that are not null. A member that is null counts as not there."""
     return {name: value for name, value in members.items() if value is not None}
 
 
@@ -181,8 +182,9 @@ class WorkbenchConfig:
 
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
 _TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
-# A name behind `${` makes a reference. To be complete, it needs `}`, or `:-`, a default
-# and `}`, behind the name. Only behind `env:` may the name have small letters.
+# `${` and a name make a reference if `}`, `:` or the end follows. The reference is
+# complete with `}`, or with `:-`, a default and `}`. Anything else is text. The name
+# may have small letters only behind `env:`.
 _REFERENCE = re.compile(
     r"""(?x)
     \$\{ (?P<prefix> (?: env: )? ) (?P<name> [A-Za-z_][A-Za-z0-9_]* )
@@ -211,8 +213,8 @@ class ValueReader:
     """
 
     secrets: Secrets
-    # Variables that are secret by their own names, or by the name of what they are a
-    # value of, as MINE is in `--token ${MINE}`.
+    # Variables that are secret by their own names, or by their places, such as MINE in
+    # `--token ${MINE}`.
     secret_variables: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     variables: set[str] = field(default_factory=set)  # names in references
@@ -314,21 +316,23 @@ class ValueReader:
         return expanded
 
     def _expand(self, path: str, places: list[range], reference: re.Match[str]) -> str:
-        """The value of a variable, or its default; a variable at the places is secret.
+        """The value of a variable, or its default.
 
-        A reference that has neither is a problem.
+        A reference without a value is a problem. A variable is secret if it stands in
+        one of the `places` of its text.
         """
         prefix, name, default = reference.group("prefix", "name", "default")
-        # Problems show nothing behind the name, which may be a secret.
-        shown = f"${{{prefix}{name}"
+        # The text behind the name is never shown, because it may be a secret.
+        begin = "${" + prefix + name
         if not reference["end"] or not (prefix or name == name.upper()):
             how = "write the value, or ${NAME} in capitals"
-            self.report(path, f"{shown}… is no variable here: {how}")
+            self.report(path, f"{begin}… is no variable here: {how}")
             return ""
         value: str | None = self.env.get(name, os.environ.get(name, default))
         if value is None:
-            how = "set it in the terminal, in `env` of the workbench's entry, or write"
-            self.report(path, f"{shown}}} is not set: {how} {shown}:-default}}")
+            how = "set it in the terminal, in `env` of the workbench's entry, or write "
+            how += begin + ":-default}"
+            self.report(path, begin + "} is not set: " + how)
             return ""
         if sys.platform == "win32":
             name = name.upper()  # as in `os.environ`
@@ -376,7 +380,8 @@ def read_toolboxes(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
         if file.is_off(path, entry):
             continue
         file.check_name(path, name)
-        # No server names the variables of a description, so they are not withheld.
+        # A description has a reader of its own, because its variables are those of no
+        # server, and none of them is withheld.
         reader = ValueReader(file.secrets, problems=file.problems)
         given = entry.pop("description", "")
         description = reader.read_text(f"{path}.description", given)
@@ -600,12 +605,12 @@ class DownstreamServer:
         for arguments that cannot be sent, or the server's `MCPError`.
         """
         try:
-            return await self._call_once(call)
+            return await self._try_call(call)
         except NotDelivered:
-            # Only such a call was certainly not executed, and may be sent again.
-            return await self._call_once(call)
+            # Such a call was certainly not executed, so it is sent again.
+            return await self._try_call(call)
 
-    async def _call_once(self, call: ToolCall) -> JSON:
+    async def _try_call(self, call: ToolCall) -> JSON:
         await approve(self, call)  # room: Approval
         connection = await self.connect_for(call)
         # Nothing is awaited in between, because the connection might close meanwhile.
@@ -688,7 +693,7 @@ class Workbench:
             ]
         return self.open_toolboxes[name]
 
-    def open_servers(self) -> Servers:
+    def opened_servers(self) -> Servers:
         """The servers of all toolboxes that are open."""
         groups = self.open_toolboxes.values()
         return [server for group in groups for server in group]
@@ -881,7 +886,7 @@ class Arguments(BaseModel, extra="allow"):
     """The base of the arguments of each tool of this program.
 
     A subclass has the tool's title, its docstring is the description, and its fields
-    are the input schema. Clients add keys of their own, which mean nothing.
+    are the input schema. Clients add keys of their own, so a further key is no error.
     """
 
 
@@ -1117,7 +1122,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
     async def set_level(context: Any, params: types.SetLevelRequestParams) -> JSON:
         workbench: Workbench = context.lifespan_context
         workbench.log_level = params.level
-        for server in in_state(State.UP, workbench.open_servers()):
+        for server in in_state(State.UP, workbench.opened_servers()):
             # In the background, because a server may not answer.
             workbench.task_group.start_soon(server.connection.pass_log_level)
         return {}
@@ -1126,7 +1131,7 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
         told = types.RootsListChangedNotification()
         async with anyio.create_task_group() as telling:
             # A server that is still starting asks for the roots later, if at all.
-            for server in in_state(State.UP, context.lifespan_context.open_servers()):
+            for server in in_state(State.UP, context.lifespan_context.opened_servers()):
                 telling.start_soon(server.connection.session.send_notification, told)
 
     declarations = declare_meta_tools(config)
@@ -1161,9 +1166,10 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 #   the session fails the open requests.
 # - `transmit` sends one message, also while others are sent. For a request, it may
 #   return before the answer has come (over pipes and SSE), or after that (over
-#   Streamable HTTP). If a request fails, it raises `ToolError`. If the server has
-#   certainly not executed the request, it calls `on_closed`, and raises `NotDelivered`.
-#   If any other message fails, nothing is raised.
+#   Streamable HTTP). If a request fails, it raises `ToolError`. If it fails because the
+#   connection has ended, and the server has certainly not executed it, it calls
+#   `on_closed`, and raises `NotDelivered`. If any other message fails, nothing is
+#   raised.
 # - `on_closed` is called before `messages` end, with a reason that may follow the words
 #   "the server", such as "exited with status 1". From then on, no new call is sent, but
 #   answers to calls in flight may still come.
@@ -1279,7 +1285,8 @@ class Connection:
         """Record why the connection is closed. If it was up, no more calls are sent.
 
         Calls in flight, and a start, go on until they fail by themselves.
-        The first of several reasons is kept, because the others follow from it.
+        The first of several reasons is kept, because the others follow from it. Only
+        `_negotiate` forgets one.
         """
         if not self.reason:
             self.reason = " ".join(self._mask(reason).split())
@@ -1522,14 +1529,13 @@ class Connection:
         A person who has misspelt an exclusion relies on it in vain.
         """
         tools = [*self.tools, *self.left_out]
-        mask = self.workbench.config.secrets.mask
         idle = []
         for name, key in KEYS.items():
             if key.read is not ValueReader.read_patterns:
                 continue
             for pattern in self.entry.values[name]:
                 if pattern != "*" and not any(matches(tool, pattern) for tool in tools):
-                    shown = mask(repr(pattern))
+                    shown = self._mask(repr(pattern))
                     idle.append(f"its pattern {shown} matches none of its tools")
         return idle
 
@@ -1577,7 +1583,7 @@ class Connection:
 # === Processes ========================================================================
 # A connection's messages travel over the pipes of a process.
 
-_SIGKILL = 9  # Windows lacks the name
+SIGKILL = 9  # Windows lacks the name
 
 
 class _ProcessProtocol(asyncio.subprocess.SubprocessStreamProtocol):
@@ -1719,7 +1725,7 @@ class ServerProcess(Transport):
             if not await self._group_ends(EXIT_GRACE):
                 self.signal_group(signal.SIGTERM)
                 if not await self._group_ends(EXIT_GRACE):
-                    self.signal_group(_SIGKILL)
+                    self.signal_group(SIGKILL)
                     await self._group_ends(OUTPUT_TIMEOUT)
             await self._wait_for_last_words(OUTPUT_TIMEOUT)
         self._process.close()
@@ -1860,10 +1866,11 @@ async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[
 
 
 # === Secrets ==========================================================================
-# No secret is told to a model or a log. A value is secret if its name says so, and so
-# is every header and the token of a sign-in. The configuration finds such values. A
-# `Secrets` object masks them in the log, in errors and reasons, in lines of servers'
-# output, and in descriptions of toolboxes. Results of servers pass as they are.
+# The workbench tells no secret to a model or a log. A value is secret if its name says
+# so, and so is every header and the token of a sign-in. The configuration finds such
+# values. A `Secrets` object masks them in the log, in errors and reasons, in lines of
+# servers' output, and in descriptions of toolboxes. Results of servers pass as they
+# are.
 
 # A name says so with one of these words. The words of the first line may also end a
 # longer word, as in PGPASSWORD. The words of the second line may not, as in MONKEY.
@@ -2082,7 +2089,7 @@ def count_down(status: int) -> None:
 def _end_by_force(status: int) -> None:
     sleep(EXIT_TIMEOUT)
     for process in list(RUNNING):
-        process.signal_group(_SIGKILL)
+        process.signal_group(SIGKILL)
     os._exit(status)
 
 
@@ -2103,11 +2110,13 @@ def stop_at_signals(scope: anyio.CancelScope, status: int) -> None:
             signal.signal(getattr(signal, name), stop)
 
 
-async def run_to_exit(work: Work, stopped: int, lines: queue.Queue[Any]) -> None:
+async def run_to_exit(
+    work: Work, status_if_stopped: int, lines: queue.Queue[Any]
+) -> None:
     """Do the work, wait for the last `lines` of the log, and exit.
 
-    The exit status is the result of the work, 1 after an error, or `stopped` if a
-    signal has stopped the work.
+    The exit status is the result of the work, 1 after an error, or `status_if_stopped`
+    if a signal has stopped the work.
 
     The process ends with `os._exit`, because Python would wait for threads, such as one
     that looks up a name, and could not close stdin, which a thread reads.
@@ -2115,9 +2124,9 @@ async def run_to_exit(work: Work, stopped: int, lines: queue.Queue[Any]) -> None
     loop = asyncio.get_running_loop()
     # A look-up of a host's name may hang, and with few threads keep others waiting.
     loop.set_default_executor(ThreadPoolExecutor(100))
-    status = stopped
+    status = status_if_stopped
     scope = anyio.CancelScope()
-    stop_at_signals(scope, stopped)
+    stop_at_signals(scope, status)
     try:
         with scope:
             status = await work
@@ -2220,7 +2229,7 @@ def _is_given(options: argparse.Namespace, name: str) -> bool:
 
 
 def set_up_log(secrets: Secrets, level: int) -> MaskedLog:
-    """Have the program log from this level on, and nothing else."""
+    """Have the program log from this level on."""
     handler = MaskedLog(secrets)
     logging.raiseExceptions = False  # a full queue is no error
     form = "%(asctime)s %(levelname)s %(message)s"
@@ -2253,10 +2262,10 @@ def main() -> None:
     # The file, which is read later, may name variables.
     restore_environment()  # room: uv
     has_person = os.isatty(0)
-    level, stopped = logging.WARNING, 1
+    level, status_if_stopped = logging.WARNING, 1
     if mode.is_server:
-        # To be stopped is the usual end then.
-        level, stopped = logging.INFO, 0
+        # A server usually ends by being stopped.
+        level, status_if_stopped = logging.INFO, 0
     if options.verbose:
         level = logging.DEBUG
     secrets = Secrets()
@@ -2274,7 +2283,7 @@ def main() -> None:
     # Lines of the log are written from now on. Above, a person who is told what is
     # wrong with a file gets no other lines.
     logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
-    asyncio.run(run_to_exit(work, stopped, handler.queue))
+    asyncio.run(run_to_exit(work, status_if_stopped, handler.queue))
 
 
 # Here the core ends. Each section from here to the last lines is a room.
@@ -2306,6 +2315,11 @@ HEADERS = {"accept": "application/json, text/event-stream"}
 HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 
 Answer = types.JSONRPCResponse | types.JSONRPCError
+# An HTTP status says this of a request that has no answer under its id:
+_SESSION_ENDED = (400, 404, 410)  # its session has ended
+_NOT_EXECUTED = (400, 404)  # its session has ended, and the server did nothing
+_MAY_BE_SSE = (400, 404, 405)  # of an `initialize`: the server may know only SSE
+_TOO_MANY = 429  # it came too soon, and its session goes on
 _Opening = AbstractAsyncContextManager[httpx2.Response]
 
 
@@ -2345,7 +2359,7 @@ class RemoteServer(Transport):
     - The response to `initialize` names its id, which all later requests send.
     - `_listen` reads the messages that belong to no request of ours.
     - `_request` closes the connection once a request shows that the session is lost.
-      What happens to a GET, a DELETE or a notification says nothing about it.
+      A GET that only listens, a DELETE or a notification says nothing about it.
     - `__aexit__` ends the session by a DELETE.
 
     https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
@@ -2409,7 +2423,7 @@ class RemoteServer(Transport):
                 async with self.post(message, headers):
                     pass  # the body has nothing, and may never end
         # The session sets the agreed version in the headers of its requests and
-        # notifications. Its answers, and all GETs, need this header, too.
+        # notifications. Its answers, and all GETs, need this header, too, from now on.
         if _VERSION_HEADER in headers:
             self.http.headers[_VERSION_HEADER] = headers[_VERSION_HEADER]
             self._is_agreed.set()
@@ -2421,7 +2435,7 @@ class RemoteServer(Transport):
             await self._follow(self.post(request, headers), outcome)
         except Exception as error:  # noqa: BLE001
             outcome.failure = self.failure(error, outcome.status)
-        is_refused = outcome.status in (400, 404, 405) and outcome.answer is None
+        is_refused = outcome.status in _MAY_BE_SSE and outcome.answer is None
         if request.method == "initialize" and is_refused:
             # The protocol asks clients to try the older transport then.
             sse = Sse(self, str(outcome.failure))
@@ -2437,12 +2451,11 @@ class RemoteServer(Transport):
             raise outcome.failure
 
     def _is_lost(self, method: str, outcome: _Outcome) -> bool:
-        """Whether a request has shown, by what came of it, that the session is lost."""
+        """Count a request that has ended; return whether it shows a lost session."""
         status, answer = outcome.status, outcome.answer
-        if status == 429:
-            # Too many requests in a session are no sign of its end.
+        if status == _TOO_MANY:
             return False
-        if answer is None and status in (400, 404, 410):
+        if answer is None and status in _SESSION_ENDED:
             return True
         if answer is None or status >= 400:
             self._failures += 1
@@ -2456,9 +2469,10 @@ class RemoteServer(Transport):
         return False
 
     async def _follow(self, opening: _Opening, outcome: _Outcome) -> None:
-        """Read a response to the awaited answer, or to its end.
+        """Read a response until the awaited answer has come, or until its end.
 
-        If its event stream is cut, the rest is the response to a new request.
+        If its event stream is cut, the rest is the response to a new request. If no
+        answer is awaited, this goes on until a request fails.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
         """
@@ -2556,16 +2570,16 @@ class RemoteServer(Transport):
         if not self._is_agreed.is_set():
             what += " (check `headers`, and the path in `url`, which often is /mcp)"
         told = f"HTTP {response.status_code}, {what}"
-        # A session that has ended is refused like this, and nothing is executed. But a
-        # stream may have broken off before an answer.
-        is_refused = response.status_code in (400, 404) and not _is_stream(response)
         request = response.request
-        if is_refused and request.method == "POST" and SESSION_ID in request.headers:
+        in_session = request.method == "POST" and SESSION_ID in request.headers
+        # A stream may have broken off before the answer.
+        is_refused = response.status_code in _NOT_EXECUTED and not _is_stream(response)
+        if in_session and is_refused:
             return NotDelivered(told)
         return ToolError(told)
 
     def failure(self, error: Exception, status: int) -> ToolError:
-        """The reason why a POST failed, whose response has this status, or 0."""
+        """The reason why a request failed, whose response has this status, or 0."""
         told = f"{shown_url(self.url)}: {explain(error)}"
         if "certificate" in told.lower():
             told += " (add its authority to a file that SSL_CERT_FILE names)"
@@ -2582,7 +2596,7 @@ class Sse:
     """The older transport: all messages of the server come in the stream of one GET.
 
     The stream first names the endpoint to which messages are posted. The connection
-    ends with the stream, or with a request whose POST fails.
+    ends with the stream, or with a request whose POST fails, but not by HTTP 429.
 
     https://modelcontextprotocol.io/specification/2024-11-05/basic/transports#http-with-sse
     """
@@ -2590,11 +2604,12 @@ class Sse:
     def __init__(self, server: RemoteServer, refusal: str = "") -> None:
         self._server = server
         self._refusal = refusal  # why Streamable HTTP was given up
-        self._is_named = anyio.Event()  # the endpoint, or it never will be
+        # Set once the endpoint is named, or never will be.
+        self._is_settled = anyio.Event()
 
     async def send(self, message: types.JSONRPCMessage, headers: JSON) -> None:
         """Post a message. The answer to a request comes in the stream."""
-        await self._is_named.wait()
+        await self._is_settled.wait()
         status = 0
         try:
             async with self._server.post(message, headers) as response:
@@ -2605,7 +2620,7 @@ class Sse:
         except Exception as error:  # noqa: BLE001
             if isinstance(message, types.JSONRPCRequest):
                 failure = self._server.failure(error, status)
-                if status != 429:
+                if status != _TOO_MANY:
                     self._server.on_closed(str(failure))
                 raise failure from None
 
@@ -2617,14 +2632,14 @@ class Sse:
             await self._read_stream()
         except Exception as error:  # noqa: BLE001
             reason = str(server.failure(error, 0))
-        if self._refusal and not self._is_named.is_set():
+        if self._refusal and not self._is_settled.is_set():
             reason = self._refusal
         server.on_closed(reason)
         server.writer.close()
         # No answer can come any more. Closing the HTTP client fails every post, even
         # one that waits for the endpoint.
         await server.http.aclose()
-        self._is_named.set()
+        self._is_settled.set()
 
     async def _read_stream(self) -> None:
         async with self._server.open("GET", {}) as response:
@@ -2635,7 +2650,7 @@ class Sse:
                     # The headers are for this host alone, so only the path is taken.
                     path = self._server.url.join(event.data).raw_path
                     self._server.endpoint = self._server.url.copy_with(raw_path=path)
-                    self._is_named.set()
+                    self._is_settled.set()
                 message = read_message(event.data.encode())
                 if message is not None:
                     await self._server.writer.send(SessionMessage(message))
@@ -3131,8 +3146,8 @@ def make_line(tool: JSON, left_out: tuple[str, ...]) -> str:
     """A tool as `name(path, mode: a|b, limit?): What it does…`, or less of it."""
     line = str(tool["name"])
     if "arguments" not in left_out:
-        has_optional = "optional arguments" not in left_out
-        line += list_arguments(tool["inputSchema"], has_optional)
+        with_optional = "optional arguments" not in left_out
+        line += list_arguments(tool["inputSchema"], with_optional)
     if "descriptions" not in left_out:
         description = " ".join(tool["description"].split())
         line += f": {shorten(description, 60)}"
@@ -3171,12 +3186,12 @@ def add_to_note(answer: JSON, sentence: str) -> None:
     answer["note"] = f"{answer['note']} {sentence}".strip()
 
 
-def list_arguments(schema: JSON, has_optional: bool = True) -> str:
+def list_arguments(schema: JSON, with_optional: bool = True) -> str:
     """The arguments of a tool as `(path, mode: a|b, limit?)`."""
-    return f"({', '.join(list_keys(schema, schema, DEPTH, has_optional))})"
+    return f"({', '.join(list_keys(schema, schema, DEPTH, with_optional))})"
 
 
-def list_keys(schema: JSON, root: JSON, depth: int, has_optional: bool) -> list[str]:
+def list_keys(schema: JSON, root: JSON, depth: int, with_optional: bool) -> list[str]:
     """The keys of an object, each as `path`, `mode: a|b` or `limit?`.
 
     `root` is the schema of the tool, into which a `$ref` points.
@@ -3185,7 +3200,7 @@ def list_keys(schema: JSON, root: JSON, depth: int, has_optional: bool) -> list[
     properties = look_up(schema, "properties")
     keys = []
     for name, value in properties.items():
-        if name not in required and not has_optional:
+        if name not in required and not with_optional:
             continue
         key = name if name in required else f"{name}?"
         values = outline(value, root, depth)
@@ -3217,7 +3232,7 @@ def outline(schema: Any, root: JSON, depth: int) -> str:
         return f"[{outline(look_up(schema, 'items'), root, depth - 1)}]"
     if "object" in kinds:
         # An object takes two steps, because its keys make a line long.
-        keys = list_keys(schema, root, depth - 2, has_optional=True)
+        keys = list_keys(schema, root, depth - 2, with_optional=True)
         if len(keys) > 9:
             keys[9:] = ["…"]
         return "{" + ", ".join(keys) + "}"
@@ -3267,7 +3282,7 @@ def note_typed(full_name: str) -> None:
         TYPED.add(full_name)
 
 
-def is_named(connection: Connection, tool: str) -> bool:
+def entry_asks(connection: Connection, tool: str) -> bool:
     """Whether the entry of the server asks for an approval of each call of a tool."""
     patterns = connection.entry.values["requireApproval"]
     return any(matches(tool, pattern) for pattern in patterns)
@@ -3277,7 +3292,7 @@ def needs_approval(connection: Connection, tool: str) -> bool:
     """Whether the entry of the server, or the server itself, asks for an approval."""
     meta = connection.tools[tool].meta or {}
     is_marked = meta.get("anthropic/requiresUserInteraction") is True
-    return is_marked or is_named(connection, tool)
+    return is_marked or entry_asks(connection, tool)
 
 
 def describe_approval(connection: Connection, tool: str) -> str:
@@ -3288,13 +3303,15 @@ def describe_approval(connection: Connection, tool: str) -> str:
 
 
 async def approve(server: DownstreamServer, call: ToolCall) -> None:
-    """Ask the person about a call, if need be. Raises `ToolError` unless approved.
+    """Ask the person about a call, if need be.
 
-    Nothing is awaited after it was found that nobody has to be asked.
+    Raises `ToolError` if the call is not approved, or if nobody can be asked about a
+    tool that the entry names. Nothing is awaited after it was found that nobody has to
+    be asked.
 
     https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation
     """
-    # The server is up then, and has the tool.
+    # With this, the server is up, and has the tool.
     connection = await server.connect_for(call)
     if call.is_approved or call.full_name in TYPED:
         return
@@ -3304,11 +3321,12 @@ async def approve(server: DownstreamServer, call: ToolCall) -> None:
     if client is not None and _offers_forms(client):
         await _ask(client, call)
         call.is_approved = True
-    elif is_named(connection, call.tool):
+        return
+    if entry_asks(connection, call.tool):
         how = "use one that can, such as Claude Code, Codex, VS Code or Cursor"
         told = "a person has to approve this call, and this client cannot ask them"
         raise ToolError(f"{told}: {how}")
-    # Otherwise the server alone asks for it, and such a client does not heed servers.
+    # Only the server marks the tool. A client without forms does not heed such marks.
 
 
 def _offers_forms(client: ServerSession) -> bool:
@@ -3373,10 +3391,11 @@ _SPELLINGS = {
     "toolFilters": ["includeTools", "enabled_tools", "tools"],
     "excludeTools": ["disabledTools", "disabled_tools"],
 }
-# These keys of an entry concern a client alone: what its windows show, what it never
-# asks about, how long it waits. Without this list, each would be warned of. A key that
-# is added to `KEYS` is read all the same. Its value, such as a `timeout` in other
-# units, may have to be translated.
+# These keys of an entry are for a client: what its windows show, what it never asks
+# about, how long it waits. Without this list, each would be warned of, or would be a
+# problem, as `autoApprove` is. A key that is added to `KEYS` is read all the same. Its
+# value, such as a `timeout` in other units, may have to be translated. `read_tables`
+# uses the `description`.
 _IGNORED = """
     description alwaysLoad autoApprove alwaysAllow trust required source version gallery
     dev settings extension isDefaultServer sourcePath timeout tool_timeout_sec scopes
@@ -3389,7 +3408,7 @@ def read_tables(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
     """A toolbox for each server in the tables of another client's file."""
     data = without_null(_spread_mcp(data))
     warn_of_rules(data)
-    project = find_project(file, data)
+    project = read_projects(file, data)
     tables = {key: data[key] for key in _TABLES if key in data}
     if "mcpServers" in project:
         # A server of the folder replaces that of the same name in an earlier table.
@@ -3441,7 +3460,7 @@ def _starts_workbench(server: ServerConfig) -> bool:
 
 
 def _spread_mcp(data: JSON) -> JSON:
-    """The file with `mcp.servers` for the `servers` in its `mcp`, and so on."""
+    """The file with each key of its `mcp` at the top, such as `mcp.servers`."""
     mcp = _object(data.get("mcp"))
     # VS Code and Gemini CLI have these keys there. The `mcp` of opencode is a table.
     if not mcp.keys() & {"servers", "inputs", "allowed", "excluded", "serverCommand"}:
@@ -3452,7 +3471,7 @@ def _spread_mcp(data: JSON) -> JSON:
     return spread
 
 
-def find_project(file: ValueReader, data: JSON) -> JSON:
+def read_projects(file: ValueReader, data: JSON) -> JSON:
     """What Claude Code keeps for the current folder; a warning for other folders."""
     own: JSON = {}
     others = []
@@ -3473,7 +3492,7 @@ def warn_of_rules(data: JSON) -> None:
     """Warn of rules about single tools that stand outside of the tables."""
     keys = ["amp.tools.disable"]
     if "mcp" in data:
-        # Only opencode has rules there, and only its `mcp` is a table.
+        # The file is one of opencode: `mcp` has been taken away from any other.
         keys += ["tools", "permission"]
     rules: list[Any] = []
     for key in keys:
@@ -3497,7 +3516,8 @@ def _read_names(file: ValueReader, path: str, owner: JSON) -> set[str]:
 
 def translate_entry(path: str, entry: JSON, reader: ValueReader) -> JSON:
     """The entry of a server in our form; `reader` collects contradictions."""
-    # opencode refers to `{env:NAME}`, and to `{file:PATH}`, which is no variable here.
+    # opencode has references such as `{env:NAME}` and `{file:PATH}`. The second becomes
+    # one that the core reports, because files are not read.
     entry = json.loads(re.sub(r"(?<!\$)\{(env|file):", r"${\1:", json.dumps(entry)))
     command = entry.get("command")
     args = entry.get("args", [])
@@ -3658,7 +3678,7 @@ async def _check_server(server: DownstreamServer, width: int) -> None:
 
 
 def _describe_cost(server: DownstreamServer) -> str:
-    """The number of a server's tools, and the size of the answer that has them all."""
+    """The number of a server's tools, and the size of the answer that opens it."""
     asked = OpenToolbox(toolbox_name=server.toolbox_name)
     answer = compact(server.workbench.compose(asked, [server]))
     count = len(server.connection.tools)
@@ -3697,7 +3717,7 @@ def _print_summary(servers: Servers, up: Servers) -> None:
 def _print_context(workbench: Workbench) -> None:
     """Print what a model's context holds with the workbench, and without."""
     tools: list[types.Tool] = []
-    for server in workbench.open_servers():
+    for server in workbench.opened_servers():
         tools += server.connection.tools.values()
     # Clients pass on only these parts of a tool's declaration to a model.
     parts = {"__all__": {"name", "description", "input_schema"}}
@@ -3717,7 +3737,7 @@ def _cost(size: int) -> str:
     return f"{size:9,} bytes (about {size // 4:,} tokens)"
 
 
-async def call_once(config: WorkbenchConfig, name: str, *words: str) -> int:
+async def call_by_name(config: WorkbenchConfig, name: str, *words: str) -> int:
     """Call a tool as an MCP client does, and print its result. Returns the status."""
     note_typed(name)  # room: Approval
     # In the newer era, servers could not log.
@@ -3744,7 +3764,7 @@ MODES["--check"] = Mode(
 MODES["--call"] = Mode(
     "[CONFIG] --call NAME [JSON] [--read-only]",
     {"nargs": "+", "metavar": ("NAME", "JSON"), "help": "call a tool by its full name"},
-    lambda options, secrets: call_once(find_config(options, secrets), *options.call),
+    lambda options, secrets: call_by_name(find_config(options, secrets), *options.call),
     goes_with=("config", "--read-only"),
 )
 
