@@ -1355,8 +1355,8 @@ async def test_a_variable_reaches_only_servers_that_set_it(monkeypatch: Monkey) 
 
 
 async def test_a_message_has_at_most_32_mib(monkeypatch: Monkey) -> None:
-    assert workbench.LINE_LIMIT == 32 * 1024**2
-    monkeypatch.setattr(workbench, "LINE_LIMIT", 2**20)
+    assert workbench.MESSAGE_LIMIT == 32 * 1024**2
+    monkeypatch.setattr(workbench, "MESSAGE_LIMIT", 2**20)
     async with connected(a=local()) as client:
         largest = "x" * (2**20 - 1_000)
         assert text(await use(client, "a", "result", text_result(largest))) == largest
@@ -1824,7 +1824,7 @@ async def test_headers_go_with_each_request_to_their_host(remote: Remote) -> Non
 async def test_a_fault_is_told(remote: Remote, monkeypatch: Monkey, log: Logs) -> None:
     """It costs one call. The host alone is told, and what may have been executed."""
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", PATIENCE)
-    monkeypatch.setattr(workbench, "LINE_LIMIT", LIMIT)
+    monkeypatch.setattr(workbench, "MESSAGE_LIMIT", LIMIT)
     servers: dict[str, Any] = {"works": remote.at()}
     headers = {"Authorization": "open-sesame"}
     for fault, (answer, _) in FAILED.items():

@@ -12,20 +12,24 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 
 # A call comes in by `Stdio`, passes `use_tool`, `DownstreamServer.call`,
 # `Connection.call` and `ServerProcess._transmit`, and returns by
-# `ServerProcess._messages`. The core is complete by itself, with these lines of code: Configuration (246),
-# Workbench (238), MCP server (161), Connections (268), Processes (111), Messages (50),
-# Secrets (54), Serving (185). Each room behind the core can be deleted, from its banner
-# to the next (the last to `if __name__`), with its line in this map, and with the lines
-# elsewhere that end in `# room: ` and its name:
-# Remote servers (274): a `url`.
-# Sign-in (213): `--login`, for remote servers; it goes with that room.
-# Brief answers (114): without them, an answer of `open_toolbox` is whole, however long.
+# `ServerProcess._messages`.
+#
+# The core is complete by itself, with these sections and their lines of code:
+# Configuration (246), Workbench (238), MCP server (161), Connections (268), Processes
+# (111), Messages (50), Secrets (54), Serving (185).
+#
+# Each room behind the core can be deleted: its section, from its banner to the next
+# (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
+# its name. What each adds, with its lines of code:
+# Remote servers (274): entries with a `url`. If it is deleted, Sign-in has to go, too.
+# Sign-in (213): `--login`, and tokens for remote servers.
+# Brief answers (114): `brief`, and a limit for answers of `open_toolbox`.
 # Approval (66): a person is asked before some calls.
-# Other clients' files (162): tables of servers, keys, and TOML of other clients.
+# Other clients' files (162): their tables of servers, their keys, and TOML.
 # Reports (113): `--check` and `--call`.
 # Built-in toolbox (101): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
-# Windows (23): the children of servers end, too.
+# Windows (23): servers on Windows, with their children.
 
 # The SDK's own transports were tried, and are not used. If a server dies while a child
 # of it still holds stdout open, `stdio_client` does not notice, and a call hangs.
@@ -106,7 +110,7 @@ OUTPUT_TIMEOUT = 0.25  # for a death by SIGKILL, for last output, and for the lo
 # of `ServerProcess.__aexit__`, the log, and a moment more.
 EXIT_TIMEOUT = 2 * EXIT_GRACE + 3 * OUTPUT_TIMEOUT + 0.1
 
-TEXT_LIMIT = 2_000  # characters of a server's instructions; clients cut there as well
+MANUAL_LIMIT = 2_000  # characters of a server's instructions; clients cut there as well
 
 # A name that begins with one underscore is used in its own section only, and in
 # subclasses. But each name stands once, because all sections share one module.
@@ -612,14 +616,15 @@ class DownstreamServer:
 
     async def _try_call(self, call: ToolCall) -> JSON:
         await approve(self, call)  # room: Approval
+        # Without a question to a person, neither call pauses while the server is up. So
+        # the connection that was judged is also the one that is used.
         connection = await self.connect_for(call)
-        # Nothing is awaited in between, because the connection might close meanwhile.
         return await connection.call(call)
 
     async def connect_for(self, call: ToolCall) -> Connection:
         """A connection that is up and has the tool of a call. Raises `ToolError`.
 
-        Nothing is awaited if the server is up and its tool is known.
+        The function does not pause if the server is up and its tool is known.
         """
         tool = call.tool
         # A connection knows tools only once it is up. A name that is not known may be
@@ -730,9 +735,9 @@ class Workbench:
     async def start_servers(self, servers: Servers, on_progress: ProgressFnT) -> None:
         """Start these servers, or list the tools of those that are up anew.
 
-        Returns when each has settled, which means that it is up or has failed. As soon
-        as one is up, the others have `OPEN_TIMEOUT` from the beginning to settle. Until
-        then, all have `ANSWER_TIMEOUT`.
+        Returns when each has settled, which means that it is up or has failed, or after
+        `ANSWER_TIMEOUT`. Once one is up, the others have only `OPEN_TIMEOUT`. Both
+        count from the beginning.
         """
         began = anyio.current_time()
         settled = 0
@@ -796,7 +801,7 @@ def add_server(answer: JSON, server: DownstreamServer, patterns: list[str]) -> N
     manual = connection.session.instructions
     # With a part of the tools, a manual for all of them would cost too much.
     if manual and len(tools) == len(connection.tools):
-        answer["instructions"][name] = shorten(manual, TEXT_LIMIT)
+        answer["instructions"][name] = shorten(manual, MANUAL_LIMIT)
 
 
 def compose_note(servers: Servers, patterns: list[str]) -> str:
@@ -972,14 +977,12 @@ def read_json(value: Any) -> Any:
     return value
 
 
-# In these two, a `ValueError` would reach a model in pydantic's words.
-
-
 def _as_object(value: Any) -> Any:
     if value == "":
         return {}
     found = read_json(value)
     if not isinstance(found, dict):
+        # A `ValueError` would reach a model in pydantic's words.
         raise ToolError('arguments: expected a JSON object such as {"text": "hi"}')
     return found
 
@@ -1263,8 +1266,7 @@ class Connection:
         return tool in self.tools or tool in self.left_out
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        # The event is read right after the check. With an `await` in between, a change
-        # could be missed.
+        # Without a pause between the check and `wait`, no change is missed.
         while not condition():
             await self._changed.wait()
 
@@ -1497,8 +1499,8 @@ class Connection:
         tools: list[types.Tool] = []
         asked: set[str | None] = set()
         cursor: str | None = None
-        # The last page has no cursor. A server that does not know cursors may send the
-        # same one for ever.
+        # The first page is asked for without a cursor, and the last page has none. So
+        # None ends the loop, and so does a cursor that a server sends again and again.
         while cursor not in asked:
             asked.add(cursor)
             params = types.PaginatedRequestParams(cursor=cursor)
@@ -1548,8 +1550,8 @@ class Connection:
         """
         params = {"name": call.tool, "arguments": call.arguments, "_meta": call.meta}
         request = types.Request[JSON, str](method="tools/call", params=params)
-        # The caller has just found the state UP, without an `await` since. So `run`
-        # waits for this call.
+        # The caller has just found the state UP, without a pause since. So `run` waits
+        # for this call.
         self._in_flight += 1
         try:
             # `ClientSession.call_tool` would check the result against the tool's output
@@ -1599,7 +1601,7 @@ class _ProcessProtocol(asyncio.subprocess.SubprocessStreamProtocol):
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        super().__init__(LINE_LIMIT, loop)
+        super().__init__(MESSAGE_LIMIT, loop)
         self.exited = loop.create_future()
 
     def process_exited(self) -> None:
@@ -1677,11 +1679,11 @@ class ServerProcess(Transport):
 
     async def _messages(self) -> Messages:
         """The messages on stdout, to its end. Other lines are output."""
-        async for line in read_lines(self._pipes.stdout, LINE_LIMIT):
-            if len(line) == LINE_LIMIT:
+        async for line in read_lines(self._pipes.stdout, MESSAGE_LIMIT):
+            if len(line) == MESSAGE_LIMIT:
                 # The line was cut. If it were skipped, a call that it answers would
                 # wait for ever.
-                self.on_closed(f"wrote a message beyond {LINE_LIMIT >> 20} MiB")
+                self.on_closed(f"wrote a message beyond {MESSAGE_LIMIT >> 20} MiB")
                 return
             message = read_message(line)
             if message is None:
@@ -1780,7 +1782,7 @@ RUNNING: set[ServerProcess] = set()
 Messages = AsyncIterator[SessionMessage]
 # Bytes from which on a message of a server is refused. Parsing holds the interpreter's
 # lock, so a larger message would block all threads for too long.
-LINE_LIMIT = 32 << 20
+MESSAGE_LIMIT = 32 << 20
 OUTPUT_LIMIT = 1 << 16  # bytes of a line of a server's output that are shown
 _CHUNK = 1 << 16  # bytes of a stream that are read at a time
 
@@ -1823,7 +1825,7 @@ def read_message(line: bytes) -> types.JSONRPCMessage | None:
     told = f"its answer is not valid MCP; {NOT_REPEATED}"
     message["error"] = {"code": types.INTERNAL_ERROR, "message": told}
     with suppress(ValidationError):
-        return types.jsonrpc_message_adapter.validate_python(message)
+        return types.jsonrpc_message_adapter.validate_python(message, by_name=False)
     return None
 
 
@@ -1834,7 +1836,8 @@ def _parse_json(text: str) -> Any:
         value = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         return None
-    # JavaScript cuts texts within surrogate pairs. A half of a pair has no UTF-8.
+    # JavaScript cuts texts within surrogate pairs. A half of a pair has no UTF-8. Whole
+    # pairs have become one character by now.
     if re.search(r"\\u[dD]", text):
         with_halves = json.dumps(value, ensure_ascii=False)
         value = json.loads(re.sub(r"[\ud800-\udfff]", "\ufffd", with_halves))
@@ -1910,7 +1913,8 @@ def find_secrets(name: str, text: str) -> list[range]:
     """The places of secret values in the text that this name has.
 
     Within the text, names stand as in `API_KEY=X`, `?apiKey=X`, `Authorization: X` and
-    `{"Authorization": "X"}`. The password of a URL is secret as well.
+    `{"Authorization": "X"}`. The password of a URL is secret as well. Places may
+    overlap: where a value ends is not known, so each possible value is masked.
     """
     places = [range(*url.span("password")) for url in _URL_PASSWORD.finditer(text)]
     if is_secret(name):
@@ -1925,7 +1929,7 @@ def find_secrets(name: str, text: str) -> list[range]:
         places.append(range(*value.span()))
         places.append(range(begin, begin + len(word)))
         if found.start() == 0:
-            # The value in an argument such as `Authorization: X` is all that follows.
+            # The value in an argument such as `Authorization: X Y` is all that follows.
             places.append(range(begin, len(text)))
     return places
 
@@ -2176,7 +2180,8 @@ def prepare_workbench(options: argparse.Namespace, secrets: Secrets) -> Work:
             if entry.problem:
                 log.warning("%s", entry.problem)
     if config.withheld:
-        log.info("Withheld unless an entry names them: %s", sorted(config.withheld))
+        names = sorted(config.withheld)
+        log.info("Withheld from servers whose entries do not name them: %s", names)
     return serve_stdio(create_server(config))
 
 
@@ -2382,7 +2387,7 @@ class RemoteServer(Transport):
         self._failures = 0  # of requests, in a row
         # The stream keeps nothing: a server that sends without end has to wait for the
         # session, and fills no memory.
-        self.writer, self._reader = anyio.create_memory_object_stream[SessionMessage]()
+        self.inbox, self._reader = anyio.create_memory_object_stream[SessionMessage]()
         self._sse: Sse | None = None
         self._listener = asyncio.create_task(self._listen())
         if self.entry.values["transport"] == "sse":
@@ -2432,7 +2437,7 @@ class RemoteServer(Transport):
         """Post a request, and judge its session by what comes of it."""
         outcome = _Outcome(awaited=str(request.id))
         try:
-            await self._follow(self.post(request, headers), outcome)
+            await self._get_answer(self.post(request, headers), outcome)
         except Exception as error:  # noqa: BLE001
             outcome.failure = self.failure(error, outcome.status)
         is_refused = outcome.status in _MAY_BE_SSE and outcome.answer is None
@@ -2442,7 +2447,7 @@ class RemoteServer(Transport):
             self._change_to(sse)
             await sse.send(request, headers)
             return
-        if self._is_lost(request.method, outcome):
+        if self._judge_session(request.method, outcome):
             reason = "has lost the session"
             if isinstance(outcome.answer, types.JSONRPCError):
                 reason += f": {outcome.answer.error.message}"
@@ -2450,7 +2455,7 @@ class RemoteServer(Transport):
         if outcome.failure:
             raise outcome.failure
 
-    def _is_lost(self, method: str, outcome: _Outcome) -> bool:
+    def _judge_session(self, method: str, outcome: _Outcome) -> bool:
         """Count a request that has ended; return whether it shows a lost session."""
         status, answer = outcome.status, outcome.answer
         if status == _TOO_MANY:
@@ -2468,27 +2473,31 @@ class RemoteServer(Transport):
             return answer.error.code != types.METHOD_NOT_FOUND
         return False
 
-    async def _follow(self, opening: _Opening, outcome: _Outcome) -> None:
-        """Read a response until the awaited answer has come, or until its end.
+    async def _get_answer(self, opening: _Opening, outcome: _Outcome) -> None:
+        """Read a response, and what follows it, until the awaited answer has come.
 
-        If its event stream is cut, the rest is the response to a new request. If no
-        answer is awaited, this goes on until a request fails.
+        If the event stream is cut, the rest is the response to a new request.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
         """
-        while True:
-            async with opening as response:
-                outcome.status = outcome.status or response.status_code
-                async for event in _events(response):
-                    await self._take(event, outcome)
-                    if outcome.answer:
-                        return
-            # Without the id of an event, the rest of an answer cannot be asked for.
-            is_cut_off = outcome.awaited and not outcome.resumption
-            if is_cut_off or not response.is_success:
-                raise self.no_answer(response, outcome.last_data)
+        response = await self._read(opening, outcome)
+        while outcome.answer is None:
+            # Without the id of an event, the rest cannot be asked for.
+            if not outcome.resumption or not response.is_success:
+                raise self.unanswered(response, outcome.last_data)
             await anyio.sleep(outcome.retry)
-            opening = self.open("GET", outcome.resumption)
+            rest = self.open("GET", outcome.resumption)
+            response = await self._read(rest, outcome)
+
+    async def _read(self, opening: _Opening, outcome: _Outcome) -> httpx2.Response:
+        """Hand on the messages of a response, to its end or the awaited answer."""
+        async with opening as response:
+            outcome.status = outcome.status or response.status_code
+            async for event in _events(response):
+                await self._take(event, outcome)
+                if outcome.answer:
+                    break
+        return response
 
     async def _take(self, event: httpx2.ServerSentEvent, outcome: _Outcome) -> None:
         """Hand on the message of an event, which may be the answer."""
@@ -2505,7 +2514,7 @@ class RemoteServer(Transport):
                 return
             outcome.answer = message
         if message is not None:
-            await self.writer.send(SessionMessage(message))
+            await self.inbox.send(SessionMessage(message))
 
     async def _listen(self) -> None:
         """Read the messages that belong to no request of ours.
@@ -2513,11 +2522,18 @@ class RemoteServer(Transport):
         A server may have no stream of them, and refuse the GET.
         """
         await self._is_agreed.wait()
+        outcome = _Outcome()
         # Without a session, the server has no messages for this client alone.
         while SESSION_ID in self.http.headers:
+            pause = RETRY_PAUSE
             with suppress(Exception):
-                await self._follow(self.open("GET", {}), _Outcome())
-            await anyio.sleep(RETRY_PAUSE)
+                stream = self.open("GET", outcome.resumption)
+                response = await self._read(stream, outcome)
+                if response.is_success:
+                    pause = outcome.retry
+            if pause == RETRY_PAUSE:
+                outcome = _Outcome()
+            await anyio.sleep(pause)
 
     async def __aexit__(self, *_: object) -> None:
         """End the session, and close all HTTP connections.
@@ -2527,7 +2543,7 @@ class RemoteServer(Transport):
         self._listener.cancel()
         # The session reads no more messages. With this end open, a message would wait.
         self._reader.close()
-        with anyio.CancelScope(shield=True), self.writer:
+        with anyio.CancelScope(shield=True), self.inbox:
             with anyio.move_on_after(EXIT_GRACE), suppress(Exception):
                 if SESSION_ID in self.http.headers:
                     async with self.open("DELETE", {}):
@@ -2559,7 +2575,7 @@ class RemoteServer(Transport):
                 self.http.headers[SESSION_ID] = response.headers[SESSION_ID]
             yield response
 
-    def no_answer(self, response: httpx2.Response, body: str) -> ToolError:
+    def unanswered(self, response: httpx2.Response, body: str) -> ToolError:
         """The error for a response that has no answer: what it has, and what to do."""
         if _is_stream(response):
             what = "the stream ended before the answer"
@@ -2616,7 +2632,7 @@ class Sse:
                 status = response.status_code
                 if not response.is_success:
                     body = await _read_body(response)
-                    raise self._server.no_answer(response, body)
+                    raise self._server.unanswered(response, body)
         except Exception as error:  # noqa: BLE001
             if isinstance(message, types.JSONRPCRequest):
                 failure = self._server.failure(error, status)
@@ -2635,7 +2651,7 @@ class Sse:
         if self._refusal and not self._is_settled.is_set():
             reason = self._refusal
         server.on_closed(reason)
-        server.writer.close()
+        server.inbox.close()
         # No answer can come any more. Closing the HTTP client fails every post, even
         # one that waits for the endpoint.
         await server.http.aclose()
@@ -2644,7 +2660,7 @@ class Sse:
     async def _read_stream(self) -> None:
         async with self._server.open("GET", {}) as response:
             if not _is_stream(response):
-                raise self._server.no_answer(response, await _read_body(response))
+                raise self._server.unanswered(response, await _read_body(response))
             async for event in _events(response):
                 if event.event == "endpoint":
                     # The headers are for this host alone, so only the path is taken.
@@ -2653,7 +2669,7 @@ class Sse:
                     self._is_settled.set()
                 message = read_message(event.data.encode())
                 if message is not None:
-                    await self._server.writer.send(SessionMessage(message))
+                    await self._server.inbox.send(SessionMessage(message))
 
 
 def make_http_client(url: httpx2.URL) -> httpx2.AsyncClient:
@@ -2703,7 +2719,7 @@ async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentE
         return
     # A stream that was cut is resumed like one that has ended.
     with suppress(httpx2.NetworkError, httpx2.ProtocolError):
-        async for event in httpx2.EventSource(response, LINE_LIMIT):
+        async for event in httpx2.EventSource(response, MESSAGE_LIMIT):
             yield event
             # A server that writes without end must not block the event loop.
             await asyncio.sleep(0)
@@ -2712,9 +2728,11 @@ async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentE
 async def _read_body(response: httpx2.Response) -> str:
     # A body that is too long is not read to its end: a small body may unpack to
     # gigabytes.
-    body = await anext(response.aiter_bytes(LINE_LIMIT), b"")
-    if len(body) == LINE_LIMIT:
-        raise ToolError(f"HTTP {response.status_code}, longer than {LINE_LIMIT} bytes")
+    body = await anext(response.aiter_bytes(MESSAGE_LIMIT), b"")
+    if len(body) == MESSAGE_LIMIT:
+        raise ToolError(
+            f"HTTP {response.status_code}, longer than {MESSAGE_LIMIT} bytes"
+        )
     return body.decode("utf-8-sig", errors="replace")
 
 
@@ -2732,8 +2750,8 @@ TRANSPORTS["url"] = RemoteServer
 
 # === Room: Sign-in ====================================================================
 # OAuth for remote servers: a person signs in once, with `--login` and a browser. The
-# tokens are kept in a file that all workbenches of this user share. A workbench that
-# serves only reads and refreshes them. Without this room, remote servers know a person
+# tokens are kept in a file that all workbenches of this user share. While it serves, a
+# workbench reads and refreshes them. Without this room, remote servers know a person
 # by their `headers` alone. Needs the room Remote servers.
 # https://modelcontextprotocol.io/specification/2025-11-25/basic/authorization
 
@@ -2930,14 +2948,12 @@ class Login(httpx2.AsyncBaseTransport):
     """One sign-in, by the SDK's `OAuthClientProvider`, which knows the protocol.
 
     The provider is the `auth` of an HTTP client that makes one request to the server. A
-    `Login` is the transport of this client, and the provider's storage, which stores
-    nothing: `run` returns the tokens.
+    `Login` is the transport of this client.
     """
 
     def __init__(self, url: httpx2.URL) -> None:
         self._url = url
-        self._token_url = ""
-        self._has_tokens = False
+        self._token_url = ""  # the last address that a form was sent to
 
     async def run(self) -> Tokens:
         """Sign in. Raises whatever prevents that."""
@@ -2948,8 +2964,8 @@ class Login(httpx2.AsyncBaseTransport):
                 redirect_uris=[AnyUrl(browser.callback)],
                 token_endpoint_auth_method="none",
             )
-            provider = OAuthClientProvider(
-                str(self._url), metadata, self, browser.show, browser.wait
+            self._provider = provider = OAuthClientProvider(
+                str(self._url), metadata, _NoStorage(), browser.show, browser.wait
             )
             ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
             async with httpx2.AsyncClient(transport=self, auth=provider) as http:
@@ -2965,26 +2981,29 @@ class Login(httpx2.AsyncBaseTransport):
         return Tokens.model_validate(stored)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request of the client, or one of the provider."""
-        if self._has_tokens:
-            # The provider repeats the first request, now signed in.
+        """Answer a request of the client, or one of the provider."""
+        if self._provider.context.current_tokens:
+            # The provider repeats the first request, now signed in. That is not needed.
             return httpx2.Response(200)
         if request.url == self._url:
             response = await _fetch(request)
-            # The provider begins at a 401. Some servers answer it only to a tool's
-            # call, but a person has asked for a sign-in.
+            # The provider begins only after a 401, which some servers answer only to a
+            # tool's call. But a person has asked for a sign-in.
             response.status_code = 401
             return response
         if request.method == "GET":
             return await _fetch_metadata(request)
-        # The last request is the one for the tokens.
+        # The last form that is sent is the one for the tokens.
         self._token_url = str(request.url)
         return await _fetch(request)
 
+
+class _NoStorage:
+    """The storage of the provider, which stores nothing: `Login.run` returns it all."""
+
     async def get_tokens(self) -> None: ...
 
-    async def set_tokens(self, tokens: auth.OAuthToken) -> None:
-        self._has_tokens = True
+    async def set_tokens(self, tokens: auth.OAuthToken) -> None: ...
 
     async def get_client_info(self) -> None: ...
 
@@ -3112,7 +3131,7 @@ META_TOOLS["open_toolbox"] = (OpenBriefly, open_toolbox)
 def fit(answer: JSON, asked: OpenToolbox) -> None:
     """Bring an answer of `open_toolbox` within its limit, if possible.
 
-    Names always stay. A tool that is alone in its answer stays whole.
+    Names always stay. A tool that is alone in its answer keeps its schema.
     """
     groups = [answer["servers_failed"], answer["instructions"]]
     count = sum(len(texts) for texts in groups)
@@ -3273,13 +3292,15 @@ _SHOWN_CHARACTERS = 200  # of a text
 _SHOWN_ITEMS = 20  # of a list
 
 KEYS["requireApproval"] = Key(ValueReader.read_patterns, [])
-TYPED: set[str] = set()  # the full names of tools that a person calls with `--call`
+TYPED_CALLS: set[str] = (
+    set()
+)  # the full names of tools that a person calls with `--call`
 
 
-def note_typed(full_name: str) -> None:
+def approve_typed(full_name: str) -> None:
     """Count the calls of a tool as approved, if a person has typed its name."""
     if os.isatty(0):
-        TYPED.add(full_name)
+        TYPED_CALLS.add(full_name)
 
 
 def entry_asks(connection: Connection, tool: str) -> bool:
@@ -3306,14 +3327,14 @@ async def approve(server: DownstreamServer, call: ToolCall) -> None:
     """Ask the person about a call, if need be.
 
     Raises `ToolError` if the call is not approved, or if nobody can be asked about a
-    tool that the entry names. Nothing is awaited after it was found that nobody has to
-    be asked.
+    tool that the entry names. The function does not pause once it has found that nobody
+    has to be asked.
 
     https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation
     """
     # With this, the server is up, and has the tool.
     connection = await server.connect_for(call)
-    if call.is_approved or call.full_name in TYPED:
+    if call.is_approved or call.full_name in TYPED_CALLS:
         return
     if not needs_approval(connection, call.tool):
         return
@@ -3739,7 +3760,7 @@ def _cost(size: int) -> str:
 
 async def call_by_name(config: WorkbenchConfig, name: str, *words: str) -> int:
     """Call a tool as an MCP client does, and print its result. Returns the status."""
-    note_typed(name)  # room: Approval
+    approve_typed(name)  # room: Approval
     # In the newer era, servers could not log.
     async with Client(create_server(config), mode="legacy") as client:
         called = {"tool_name": name, "arguments": " ".join(words)}
