@@ -2427,9 +2427,14 @@ MARKED = {"_meta": {"anthropic/requiresUserInteraction": True}}
 GUARDED = {"requireApproval": ["del*"]}
 GUARDED_TOOLS = [tool("echo"), tool("pay", **MARKED), tool("delete"), tool("wait")]
 NO_QUESTION = "a person has to approve this call, and this client cannot ask them: use"
-LONG = {"path": "/x", "padding": " " * 1_000, "force": [{"all": True}] * 30, "end": 1}
+LONG = {
+    "padding": " " * 1_000,
+    "ids": [7] * 30,
+    "ops": [{"all": True}] * 30,
+    "\u202e": 1,
+}
 SHOWN_LONG: dict[str, Any] = LONG | {"padding": " " * 200 + "… 800 more characters"}
-SHOWN_LONG["force"] = [{"all": True}] * 20 + ["… 10 more items"]
+SHOWN_LONG["ids"] = [7] * 20 + ["… 10 more items"]
 # A person who types a call has approved it.
 FILES["guarded.json"] = configuration(a=local(tools=GUARDED_TOOLS) | GUARDED)
 COMMANDS.append(("guarded.json --call box__a__delete", 1, "", NO_QUESTION, {}))
@@ -2451,6 +2456,7 @@ async def test_a_person_approves_each_call_that_needs_it(notes: Path) -> None:
         for name in ("pay", "delete"):
             assert await answer_of(client, "a", name, LONG) == LONG
             shown = f"Call box__a__{name} with {workbench.compact(SHOWN_LONG)}?"
+            shown = shown.replace("\u202e", r"\u202e")
             assert ear.heard.pop(0)["message"] == shown and ear.heard == []
         sent = notes.read_text()
         for ear.answer, answered in (

@@ -3364,7 +3364,7 @@ async def _ask(client: ServerSession, call: ToolCall) -> None:
     """Show a call to the person. Raises `ToolError` if the answer is not `accept`."""
     shown = f"Call {call.full_name} with {compact(_shorten_values(call.arguments))}?"
     form = types.ElicitRequestFormParams(
-        message=CONTROLS.sub(" ", shown),
+        message=_make_visible(shown),
         requested_schema={"type": "object", "properties": {}},
     )
     request = types.ElicitRequest(params=form)
@@ -3378,14 +3378,29 @@ async def _ask(client: ServerSession, call: ToolCall) -> None:
         raise ToolError(f"{told}; nothing was sent")
 
 
+def _make_visible(text: str) -> str:
+    """The text with an escape for each character that has no shape of its own."""
+    shown = ""
+    for character in text:
+        if character.isprintable():
+            shown += character
+        else:
+            shown += f"\\u{ord(character):04x}"
+    return shown
+
+
 def _shorten_values(value: Any) -> Any:
-    """A JSON value in which long texts and lists say how much of them is missing."""
+    """A JSON value in which long texts and lists say how much of them is missing.
+
+    A list is long only if no object, whose names are to be shown, would be missing.
+    """
     if isinstance(value, dict):
         return {name: _shorten_values(member) for name, member in value.items()}
     if isinstance(value, list):
-        items = [_shorten_values(item) for item in value[:_SHOWN_ITEMS]]
-        if len(value) > _SHOWN_ITEMS:
-            items.append(f"… {len(value) - _SHOWN_ITEMS} more items")
+        items = [_shorten_values(item) for item in value]
+        others = items[_SHOWN_ITEMS:]
+        if others and not any(isinstance(item, dict | list) for item in others):
+            items[_SHOWN_ITEMS:] = [f"… {len(others)} more items"]
         return items
     if isinstance(value, str) and len(value) > _SHOWN_CHARACTERS:
         missing = len(value) - _SHOWN_CHARACTERS
