@@ -24,7 +24,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Remote servers (291): entries with a `url`. If it is deleted, Sign-in has to go, too.
 # Sign-in (212): `--login`, and tokens for remote servers.
 # Brief answers (114): `brief`, and a limit for answers of `open_toolbox`.
-# Approval (69): a person is asked before some calls.
+# Approval (78): a person is asked before some calls.
 # Other clients' files (162): their tables of servers, their keys, and TOML.
 # Reports (113): `--check` and `--call`.
 # Built-in toolbox (101): `--toolbox`, and the demo where there is no file.
