@@ -1467,6 +1467,7 @@ def test_named_secrets_are_withheld(tmp_path: Path, monkeypatch: Monkey) -> None
         a={"command": "${WB_HOME}/x", "args": args, "_note": "${WB_NOTE_KEY}"},
         off={"command": "x", "disabled": True, "env": {"X": "${WB_OFF_KEY}"}},
         remote={"url": "https://h", "headers": headers},
+        both={"command": "x", "url": "h", "headers": {"A": "${WB_BOTH_KEY}"}},
         _was={"command": "${WB_WAS_KEY}"},
     )
     data["history"] = "${WB_KEY}"
@@ -2547,6 +2548,8 @@ BAD_FILES += cases_of(r"""
   cannot be read as .*TOML if its name.*line 3, column 1
 {"mcpServer": 7, "theme": "dark"}
   configuration: 'mcpServer': did you mean 'mcpServers'\? .*toolboxes.*mcp_servers.*, found .'mcpServer'
+{"mcp": {"inputs": []}, "editor": 1}
+  configuration: .*expected .*toolboxes.*, found .'mcp', 'editor'.
 {"mcp": {"excluded": "s3cret"}, "mcpServers": "s3cret"}
   mcpServers: expected an object, found a string
   mcp.excluded: expected a list, found a string
@@ -2633,7 +2636,7 @@ http_headers = { Y = "y" }
 > KEY my_key
 > not applied, .*a_write_file.*bash.*`excludeTools` .*does the same
 === Cursor, Windsurf, Cline, Gemini CLI and Copilot CLI: mcp.json
-{"disabledMcpServers": ["f"], "servers": null, "mcp": {"excluded": ["h"], "allowed":
+{"projects": 7, "disabledMcpServers": ["f"], "mcp": {"excluded": ["h"], "allowed":
   ["A", "b", "c", "d", "f", "g", "h"]}, "mcpServers": {
   "a": {"command": "npx", "args": ["z"], "env": {"_J": "${env:KEY}"},
     "working_directory": "/w", "autoApprove": ["${"]},

@@ -419,32 +419,41 @@ def read_server(reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
         reader.report(path, f"expected one of {list(TRANSPORTS)}, found {found}")
     # A key of another kind, such as `transport` beside `command`, means nothing.
     reader.check_keys(path, entry.keys() - known_keys())
-    kind = kinds[0] if kinds else "command"
+    kinds = kinds or ["command"]
+    keys = dict(KEYS)
+    # All are read, because an entry of two kinds has secrets as well.
+    for kind in kinds:
+        keys |= TRANSPORTS[kind].KEYS
     values: JSON = {}
-    for name, key in (KEYS | TRANSPORTS[kind].KEYS).items():
+    for name, key in keys.items():
         values[name] = key.default
         if name in entry:
             values[name] = key.read(reader, f"{path}.{name}", entry[name])
     problem = "; ".join(reader.problems)
-    return ServerConfig(kind, values, problem, frozenset(reader.variables))
+    return ServerConfig(kinds[0], values, problem, frozenset(reader.variables))
 
 
 def read_form(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
     """The toolboxes of a decoded file, in the form that its keys say."""
     forms = [key for key in FORMS if key in data]
     if not forms:
-        near = ""
-        for key in data:
-            for form in difflib.get_close_matches(key, FORMS, n=1):
-                near += f"'{key}': did you mean '{form}'? "
-        problem = f"{near}expected one of {list(FORMS)}, found {list(data)}"
-        file.report("configuration", problem)
+        report_unknown_form(file, data)
         return {}
     read = FORMS[forms[0]]
     for key in forms:
         if FORMS[key] is not read:
             log.warning("%s: not served, because of %s beside it", key, forms[0])
     return read(file, data)
+
+
+def report_unknown_form(file: ValueReader, data: JSON) -> None:
+    """Report that a file has no servers, with the keys that are near to a right one."""
+    near = ""
+    for key in data:
+        for form in difflib.get_close_matches(key, FORMS, n=1):
+            near += f"'{key}': did you mean '{form}'? "
+    problem = f"{near}expected one of {list(FORMS)}, found {list(data)}"
+    file.report("configuration", problem)
 
 
 def parse_config(
@@ -3440,15 +3449,17 @@ _IGNORED = """
 """
 
 
-def read_tables(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
+def read_tables(file: ValueReader, content: JSON) -> dict[str, ToolboxConfig]:
     """A toolbox for each server in the tables of another client's file."""
-    data = without_null(_spread_mcp(data))
+    data = without_null(_spread_mcp(content))
     warn_of_rules(data)
-    project = read_projects(file, data)
+    project = read_projects(data)
     tables = {key: data[key] for key in _TABLES if key in data}
-    if "mcpServers" in project:
+    if project.get("mcpServers"):
         # A server of the folder replaces that of the same name in an earlier table.
         tables[f"projects.{Path.cwd()}.mcpServers"] = project["mcpServers"]
+    if not tables and "projects" not in data:
+        report_unknown_form(file, content)
     off = find_off(file, data, project, tables)
     toolboxes: dict[str, ToolboxConfig] = {}
     for place, table in tables.items():
@@ -3507,11 +3518,11 @@ def _spread_mcp(data: JSON) -> JSON:
     return spread
 
 
-def read_projects(file: ValueReader, data: JSON) -> JSON:
+def read_projects(data: JSON) -> JSON:
     """What Claude Code keeps for the current folder; a warning for other folders."""
     own: JSON = {}
     others = []
-    for folder, value in file.read_object("projects", data.get("projects", {})).items():
+    for folder, value in _object(data.get("projects")).items():
         project = without_null(_object(value))
         # `Path` knows which paths are equal on Windows.
         if Path(folder) == Path.cwd():
