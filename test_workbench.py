@@ -2982,8 +2982,8 @@ def test_ctrl_c_ends_it_and_it_ends_its_servers(tmp_path: Path, notes: Path) -> 
 README = (ROOT / "README.md").read_text("utf-8")
 SECTIONS = dict(re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", README))
 SERVED_FILES = """
-~/.claude.json /path/config.json ~/.codex/config.toml ~/.gemini/settings.json
-~/.config/opencode/opencode.json
+~/.claude.json /path/claude.json ~/.codex/config.toml ~/.gemini/settings.json
+~/.config/opencode/opencode.json /path/copy.json
 """
 
 
