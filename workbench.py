@@ -15,7 +15,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # `ServerProcess._messages`.
 #
 # The core is complete by itself, with these sections and their lines of code:
-# Configuration (247), Workbench (238), MCP server (161), Connections (267), Processes
+# Configuration (252), Workbench (238), MCP server (161), Connections (267), Processes
 # (111), Messages (50), Secrets (54), Serving (188).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
@@ -25,7 +25,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Sign-in (212): `--login`, and tokens for remote servers.
 # Brief answers (114): `brief`, and a limit for answers of `open_toolbox`.
 # Approval (78): a person is asked before some calls.
-# Other clients' files (162): their tables of servers, their keys, and TOML.
+# Other clients' files (164): their tables of servers, their keys, and TOML.
 # Reports (113): `--check` and `--call`.
 # Built-in toolbox (101): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
