@@ -3388,13 +3388,12 @@ async def _ask(client: ServerSession, call: ToolCall) -> None:
 
 
 def _make_visible(text: str) -> str:
-    """The text with an escape for each character that has no shape of its own."""
+    """The text with an escape for each character that is not printable."""
     shown = ""
     for character in text:
-        if character.isprintable():
-            shown += character
-        else:
-            shown += f"\\u{ord(character):04x}"
+        if not character.isprintable():
+            character = character.encode("unicode_escape").decode()
+        shown += character
     return shown
 
 
