@@ -31,8 +31,8 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # uv (9): `python` in an entry is a person's own, also under uv.
 # Windows (23): servers on Windows, with their children.
 
-# The SDK's own transports were tried, and are not used. If a server dies while a child
-# of it still holds stdout open, `stdio_client` does not notice, and a call hangs.
+# The SDK's transports to servers were tried, and are not used. If a server dies while a
+# child of it still holds stdout open, `stdio_client` does not notice, and a call hangs.
 
 # To add a key of entries, add a row to `KEYS`, or to those of one transport. To add a
 # transport, write a subclass of `Transport` and add a row to `TRANSPORTS`. To add a
@@ -134,8 +134,8 @@ class ConfigError(ValueError):
 def matches(name: str, pattern: str) -> bool:
     """Whether a pattern, with the wildcards of a shell, matches a name.
 
-    An equal name matches as well, because the tool `get[1]` could not be named by a
-    pattern otherwise: as a pattern, this is `get1`.
+    An equal name matches as well, so that `get[1]` names the tool `get[1]`. As a
+    pattern, it would match only `get1`.
     """
     return name == pattern or fnmatch.fnmatchcase(name, pattern)
 
@@ -322,8 +322,8 @@ class ValueReader:
     def _expand(self, path: str, places: list[range], reference: re.Match[str]) -> str:
         """The value of a variable, or its default.
 
-        A reference without a value is a problem. A variable is secret if it stands in
-        one of the `places` of its text.
+        A reference without a value is a problem. A variable is secret if its name says
+        so, or if it stands in one of the `places` of its text.
         """
         prefix, name, default = reference.group("prefix", "name", "default")
         # The text behind the name is never shown, because it may be a secret.
@@ -476,9 +476,9 @@ def parse_config(
         # A model reads descriptions. Here, the secrets of the whole file are known.
         description = secrets.mask(toolbox.description)
         toolboxes[name] = ToolboxConfig(description, toolbox.servers)
-    inherited = file.secret_variables & os.environ.keys()
+    named = file.secret_variables & os.environ.keys()
     # The path of a key or a socket is no secret.
-    withheld = {name for name in inherited if not os.path.exists(os.environ[name])}
+    withheld = {name for name in named if not os.path.exists(os.environ[name])}
     return WorkbenchConfig(toolboxes, frozenset(withheld), secrets, source, read_only)
 
 
@@ -529,6 +529,8 @@ class NotDelivered(ToolError):
 
 class State(enum.IntEnum):
     """The states of a connection, in order, and all its changes of state.
+
+    A connection is closed once it has a `reason`. If it was up, its state says so, too.
 
     from      to        by                when
     STARTING  UP        run               the tools are listed
@@ -625,8 +627,8 @@ class DownstreamServer:
 
     async def _try_call(self, call: ToolCall) -> JSON:
         await approve(self, call)  # room: Approval
-        # Without a question to a person, neither call pauses while the server is up. So
-        # the connection that was judged is also the one that is used.
+        # Nothing pauses while the server is up and has the tool. So the connection that
+        # was judged is also the one that is used.
         connection = await self.connect_for(call)
         return await connection.call(call)
 
@@ -771,7 +773,7 @@ class Workbench:
         answer: JSON = {
             "toolbox": name,
             "description": self.config.toolboxes[name].description,
-            # This number is of the whole toolbox, unlike the rest.
+            # This number is of the whole toolbox, and not of the servers asked for.
             "servers_connected": len(in_state(State.UP, self.servers_of(name))),
             "servers_failed": {},
             "servers_connecting": [],
@@ -1171,8 +1173,8 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 #
 # - A transport is an async context manager that yields `Streams`: `messages`, and
 #   `transmit`. If entering it fails, the error is the reason why the server is not up.
-#   Entering has no timeout. If entering is cancelled, nothing is left behind. Leaving
-#   is shielded from cancelling, and takes less than `EXIT_TIMEOUT`.
+#   Nobody else limits the time for that. If entering is cancelled, nothing is left
+#   behind. Leaving is shielded from cancelling, and takes less than `EXIT_TIMEOUT`.
 # - `messages` are those of the server, with its answers. Answers that came before the
 #   end are handed on, even after a `transmit` that failed. At the end of `messages`,
 #   the session fails the open requests.
@@ -1180,8 +1182,8 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 #   return before the answer has come (over pipes and SSE), or after that (over
 #   Streamable HTTP). If a request fails, it raises `ToolError`. If it fails because the
 #   connection has ended, and the server has certainly not executed it, it calls
-#   `on_closed`, and raises `NotDelivered`. If any other message fails, nothing is
-#   raised.
+#   `on_closed`, and raises `NotDelivered`. If a message that is no request cannot be
+#   sent, it raises nothing.
 # - `on_closed` is called before `messages` end, with a reason that may follow the words
 #   "the server", such as "exited with status 1". From then on, no new call is sent, but
 #   answers to calls in flight may still come.
@@ -1204,13 +1206,13 @@ class Transport(AbstractAsyncContextManager["Streams"]):
 
 
 class Dispatcher(JSONRPCDispatcher[Any]):
-    """The SDK's dispatcher, which is stricter than TypeScript's about results."""
+    """Takes results as clients in TypeScript take them, and refuses unusable ones."""
 
     async def send_raw_request(
         self, method: str, params: Any, opts: Any = None, **more: Any
     ) -> JSON:
-        # Only calls are cancelled downstream, too. If a remote server hangs, to tell it
-        # takes up to 5 seconds.
+        # The SDK tells the server when a request is given up. If a remote server hangs,
+        # this takes up to 5 seconds, and only a call is worth that.
         opts = {**(opts or {}), "cancel_on_abandon": method == "tools/call"}
         result = await super().send_raw_request(method, params, opts, **more)
         if method == "tools/call":
@@ -1260,7 +1262,7 @@ class Connection:
         self.workbench = workbench
         self._mask = workbench.config.secrets.mask
         self.tools: dict[str, types.Tool] = {}  # by name, those for models
-        self.left_out: dict[str, str] = {}  # by name, the key or option that hides it
+        self.left_out: dict[str, str] = {}  # by name, what hides it
         self.session: ClientSession  # set by `run`, once the transport is entered
         self.state = State.STARTING
         # The reason why the connection is closed; empty until then, also at the start.
@@ -1829,13 +1831,22 @@ def read_message(line: bytes) -> types.JSONRPCMessage | None:
     try:
         return types.jsonrpc_message_adapter.validate_python(message, by_name=False)
     except ValidationError:
-        if not isinstance(message, dict) or message.get("method"):
-            return None
+        return _error_in_place_of(message)
+
+
+def _error_in_place_of(message: Any) -> types.JSONRPCError | None:
+    """The error for an answer that is not valid; None if it is no answer."""
+    if not isinstance(message, dict) or message.get("method"):
+        return None
     told = f"its answer is not valid MCP; {NOT_REPEATED}"
-    message["error"] = {"code": types.INTERNAL_ERROR, "message": told}
-    with suppress(ValidationError):
-        return types.jsonrpc_message_adapter.validate_python(message, by_name=False)
-    return None
+    error = {"code": types.INTERNAL_ERROR, "message": told}
+    answer = {"jsonrpc": message.get("jsonrpc"), "error": error}
+    if "id" in message:
+        answer["id"] = message["id"]
+    try:
+        return types.JSONRPCError.model_validate(answer)
+    except ValidationError:
+        return None
 
 
 def _parse_json(text: str) -> Any:
@@ -1894,7 +1905,8 @@ _SECRET_NAME = re.compile(
     """
 )
 # A name and the sign behind it: `API_KEY=`, `"apiKey": "`, and the default in
-# `${HEADER:-Authorization}: `. The variable in `${NAME:-x}` is not such a name.
+# `${HEADER:-Authorization}: ` and in `${HEADER:-Authorization:} `. The variable in
+# `${NAME:-x}` is not such a name.
 _NAME = re.compile(
     r"""(?x)
     (?<! [\w.-] ) (?<! \$\{ ) (?<! \$\{env: )
@@ -1983,12 +1995,12 @@ Work = Awaitable[int]  # which results in an exit status
 
 
 class Stdio:
-    """The client's messages on stdin, and the way to its stdout, by two threads.
+    """The messages of the client on stdin, and those to it on stdout, by two threads.
 
     The reading thread notices the end of stdin even while the event loop is busy. The
-    writing thread alone waits for a client that does not read its stdout: if `_send`
-    waited, so would everything that sends, even the shutdown. The SDK's `stdio_server`
-    is not used, because it cannot be left before the end of stdin.
+    writing thread waits for a client that does not read: if `_send` waited, so would
+    everything that sends. At the end, `count_down` limits this wait. The SDK's
+    `stdio_server` is not used, because it cannot be left before the end of stdin.
     """
 
     def __init__(self) -> None:
@@ -2028,7 +2040,7 @@ class Stdio:
             elif message:
                 yield SessionMessage(message)
         # The SDK now cancels the calls in flight. If a remote server hangs, the SDK
-        # tries for seconds to tell it of that, and no other server would be stopped
+        # tries for seconds to cancel its calls, and no other server would be stopped
         # meanwhile. So the block is cancelled 0.05 seconds later.
         self._loop.call_later(0.05, self._scope.cancel)
 
@@ -2534,14 +2546,15 @@ class RemoteServer(Transport):
         outcome = _Outcome()
         # Without a session, the server has no messages for this client alone.
         while SESSION_ID in self.http.headers:
-            pause = RETRY_PAUSE
+            is_open = False
             with suppress(Exception):
                 stream = self.open("GET", outcome.resumption)
                 response = await self._read(stream, outcome)
-                if response.is_success:
-                    pause = outcome.retry
-            if pause == RETRY_PAUSE:
-                outcome = _Outcome()
+                is_open = response.is_success
+            pause = outcome.retry
+            if not is_open:
+                # Later, a new stream is asked for, and not the rest of this one.
+                outcome, pause = _Outcome(), RETRY_PAUSE
             await anyio.sleep(pause)
 
     async def __aexit__(self, *_: object) -> None:
@@ -3119,7 +3132,9 @@ LEFT_OUT += [("descriptions", "optional arguments"), ("descriptions", "arguments
 
 _SIGNS = "Signs: `?` optional, `[]` list, `{}` object with its keys, `|` between "
 _SIGNS += "values, `…` more. Keep `brief`: a full name in `tools` brings the schema."
-_LACKING = "So many lines lack {}: `SERVER__*`, or a part of it, brings these back."
+_LACKING = (
+    "These many lines have no {}: `SERVER__*`, or a part of it, brings them back."
+)
 _DROPPED = "{} of {} tools have no schema here: get it with {} in `tools`."
 
 
@@ -3293,8 +3308,9 @@ def look_up(schema: Any, key: str, kind: type[Any] = dict) -> Any:
 
 # === Room: Approval ===================================================================
 # A person approves single calls: of the tools that `requireApproval` in the entry of
-# their server names, and of those that the server marks. Without this room, a server
-# whose entry has `requireApproval` is not started, and no mark is heeded.
+# their server names and, if the client can ask, of those that the server marks. Without
+# this room, a server whose entry has `requireApproval` is not started, and no mark is
+# heeded.
 
 # More of a long value could push out of sight what matters.
 _SHOWN_CHARACTERS = 200  # of a text
@@ -3966,7 +3982,7 @@ DEFAULT["toolboxes"]["demo"] = {
 }
 
 
-def serve_toolbox(options: argparse.Namespace, _: Secrets) -> Work:
+def prepare_toolbox(options: argparse.Namespace, _: Secrets) -> Work:
     """Serve the built-in toolbox, over stdio or HTTP."""
     if options.http:
         return serve_http(*options.http)
@@ -3976,7 +3992,7 @@ def serve_toolbox(options: argparse.Namespace, _: Secrets) -> Work:
 MODES["--toolbox"] = Mode(
     "--toolbox [--http [HOST:]PORT]",
     {"action": "store_true", "help": "serve the built-in tools, echo and time"},
-    serve_toolbox,
+    prepare_toolbox,
     goes_with=("--http",),
     is_server=True,
 )
