@@ -16,15 +16,15 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 #
 # The core is complete by itself, with these sections and their lines of code:
 # Configuration (252), Workbench (238), MCP server (161), Connections (267), Processes
-# (111), Messages (50), Secrets (54), Serving (188).
+# (111), Messages (56), Secrets (54), Serving (188).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
 # its name. What each adds, with its lines of code:
 # Remote servers (291): entries with a `url`. If it is deleted, Sign-in has to go, too.
 # Sign-in (212): `--login`, and tokens for remote servers.
-# Brief answers (114): `brief`, and a limit for answers of `open_toolbox`.
-# Approval (78): a person is asked before some calls.
+# Brief answers (116): `brief`, and a limit for answers of `open_toolbox`.
+# Approval (77): a person is asked before some calls.
 # Other clients' files (164): their tables of servers, their keys, and TOML.
 # Reports (113): `--check` and `--call`.
 # Built-in toolbox (101): `--toolbox`, and the demo where there is no file.
