@@ -2376,7 +2376,9 @@ async def test_a_long_brief_answer_has_no_descriptions_then_fewer_arguments() ->
             assert answer["tools"][0] == f"box__s{number}__t0{line}"
             assert len(answer["tools"]) == number
             assert number == 600 or len("".join(answer["tools"])) <= 8_000
-            assert (f"have no {missing}: `SERVER__*`" in answer["note"]) == bool(missing)
+            assert (f"have no {missing}: `SERVER__*`" in answer["note"]) == bool(
+                missing
+            )
 
 
 async def test_ordinary_tools_come_whole_and_the_longest_give_way() -> None:
