@@ -16,7 +16,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 #
 # The core is complete by itself, with these sections and their lines of code:
 # Configuration (252), Workbench (238), MCP server (161), Connections (267), Processes
-# (111), Messages (56), Secrets (54), Serving (188).
+# (111), Messages (56), Secrets (61), Serving (188).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
@@ -29,7 +29,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Reports (113): `--check` and `--call`.
 # Built-in toolbox (101): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
-# Windows (23): servers on Windows, with their children.
+# Windows (23): there, too, the children of servers end.
 
 # The SDK's transports to servers were tried, and are not used. If a server dies while a
 # child of it still holds stdout open, `stdio_client` does not notice, and a call hangs.
@@ -181,18 +181,19 @@ class WorkbenchConfig:
     withheld: frozenset[str]
     secrets: Secrets
     source: str  # the file, for messages
-    read_only: bool  # whether other tools can be neither seen nor called
+    read_only: bool  # whether only tools that are declared read-only are served
 
 
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
 _TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
-# `${` and a name make a reference if `}`, `:` or the end follows. The reference is
-# complete with `}`, or with `:-`, a default and `}`. Anything else is text. The name
-# may have small letters only behind `env:`.
+# A reference is `${NAME}`, `${NAME:-default}`, or one of these with `env:` before the
+# name, which then may have small letters. If something else follows `${NAME`, up to the
+# end of the text or behind a colon, it has no `brace`, and is reported. Anything else
+# is text.
 _REFERENCE = re.compile(
     r"""(?x)
     \$\{ (?P<prefix> (?: env: )? ) (?P<name> [A-Za-z_][A-Za-z0-9_]* )
-    (?: (?: :- (?P<default> [^}]* ) )? (?P<end> \} ) | : [^}]* \}? | \Z )
+    (?: (?: :- (?P<default> [^}]* ) )? (?P<brace> \} ) | : [^}]* \}? | \Z )
     """
 )
 _BARE_REFERENCE = re.compile(r"(?:^|[\s=])\$[A-Z_][A-Z0-9_]*$")
@@ -328,7 +329,7 @@ class ValueReader:
         prefix, name, default = reference.group("prefix", "name", "default")
         # The text behind the name is never shown, because it may be a secret.
         begin = "${" + prefix + name
-        if not reference["end"] or not (prefix or name == name.upper()):
+        if not reference["brace"] or not (prefix or name == name.upper()):
             how = "write the value, or ${NAME} in capitals"
             self.report(path, f"{begin}… is no variable here: {how}")
             return ""
@@ -627,8 +628,8 @@ class DownstreamServer:
 
     async def _try_call(self, call: ToolCall) -> JSON:
         await approve(self, call)  # room: Approval
-        # Nothing pauses while the server is up and has the tool. So the connection that
-        # was judged is also the one that is used.
+        # If nobody was asked, nothing has paused since `approve` looked at the
+        # connection, and this is the same. An approved call may go to another.
         connection = await self.connect_for(call)
         return await connection.call(call)
 
@@ -932,8 +933,8 @@ def tool_server(
 ) -> Server[Any]:
     """A low-level MCP server of these tools. The texts of their errors are masked.
 
-    An `MCPError` is passed on, with its data as they are. Any other error becomes a
-    result with `isError`.
+    An `MCPError` is passed on, with its data as they are. Any other error of a tool
+    becomes a result with `isError`.
     """
 
     async def list_all(*_: object) -> types.ListToolsResult:
@@ -1117,8 +1118,8 @@ def declare_meta_tools(config: WorkbenchConfig) -> list[types.Tool]:
         # Claude Code would hide the tools behind a search, which models often omit.
         declarations[name].meta = {"anthropic/alwaysLoad": True}
     opening, using = declarations["open_toolbox"], declarations["use_tool"]
-    # Clients ask a person before they call a tool that is not declared read-only. But
-    # to start servers, which is all that `open_toolbox` does, they ask nobody.
+    # Clients ask a person before they call a tool that is not declared read-only. They
+    # do not ask before they start servers themselves, and need not ask for it here.
     opening.annotations = types.ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True
     )
@@ -1178,15 +1179,15 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # - `messages` are those of the server, with its answers. Answers that came before the
 #   end are handed on, even after a `transmit` that failed. At the end of `messages`,
 #   the session fails the open requests.
-# - `transmit` sends one message, also while others are sent. For a request, it may
-#   return before the answer has come (over pipes and SSE), or after that (over
-#   Streamable HTTP). If a request fails, it raises `ToolError`. If it fails because the
-#   connection has ended, and the server has certainly not executed it, it calls
-#   `on_closed`, and raises `NotDelivered`. If a message that is no request cannot be
-#   sent, it raises nothing.
-# - `on_closed` is called before `messages` end, with a reason that may follow the words
-#   "the server", such as "exited with status 1". From then on, no new call is sent, but
-#   answers to calls in flight may still come.
+# - `transmit` sends one message, also while others are sent. For a request, `transmit`
+#   may return before the answer has come (over pipes and SSE), or after that (over
+#   Streamable HTTP).
+# - For a request that fails, `transmit` raises `ToolError`. If the connection has ended
+#   and the server has certainly not executed the request, `transmit` calls `on_closed`
+#   and raises `NotDelivered`. For any other message, `transmit` raises nothing.
+# - `on_closed` is called before `messages` end, with a reason such as "exited with
+#   status 1". From then on, no new call is sent, but answers to calls in flight may
+#   still come.
 
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 # The error by which the SDK fails open requests at the end of the messages.
@@ -1410,7 +1411,7 @@ class Connection:
         return forward
 
     async def _negotiate(self) -> None:
-        """Agree on an era: the newer one, without questions, only if need be."""
+        """Agree on an era. The newer one has no questions, and is the second choice."""
         try:
             await self.session.initialize()
             return
@@ -1583,7 +1584,7 @@ class Connection:
             # A server that is up may use the same code for an error of its own.
             has_ended = (error.code, error.message) == _CLOSED
             if has_ended and self.state is not State.UP:
-                told = f"the server {self.why_not_up()}"
+                told = f"the server has gone: {self.why_not_up()}"
                 raise ToolError(f"{told}; {NOT_REPEATED}") from None
             self.output.clear()
             raise
@@ -1734,7 +1735,8 @@ class ServerProcess(Transport):
         self._pipes.exited.remove_done_callback(self._report_exit)
         self._pipes.stdin.close()
         with anyio.CancelScope(shield=True):
-            # Once nobody is left, the number of the group may soon be another's.
+            # A group that has ended is sent nothing, because its number may be in use
+            # again.
             if not await self._group_ends(EXIT_GRACE):
                 self.signal_group(signal.SIGTERM)
                 if not await self._group_ends(EXIT_GRACE):
@@ -1898,6 +1900,16 @@ async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[
 # A name says so with one of these words. The words of the first line may also end a
 # longer word, as in PGPASSWORD. The words of the second line may not, as in MONKEY.
 _SECRET_NAME = re.compile(
+    r"""(?x)
+    ( token | secret | passw(or)?d | passphrase | apikey | credential | authorization
+    | (?<! [a-z] ) ( key | pass | pwd | auth | bearer | pat | cookie | dsn | jwt )
+    ) s? (?! [a-z] )
+    """
+)
+# A name and the sign behind it, as in `API_KEY=` and `"apiKey": "`. Either may be a
+# default, which has a brace behind it: the name in `${X:-Authorization}: `, and both in
+# `${X:-Authorization:} `. The variable in `${NAME:-x}` is not such a name.
+_NAME = re.compile(
     r"""(?x)
     ( token | secret | passw(or)?d | passphrase | apikey | credential | authorization
     | (?<! [a-z] ) ( key | pass | pwd | auth | bearer | pat | cookie | dsn | jwt )
@@ -2332,7 +2344,7 @@ import httpx2
 from mcp.shared._httpx_utils import redirect_location, stream_within_origin
 
 CONNECT_TIMEOUT = 10.0  # seconds for an HTTP connection, not for the answer
-# Seconds before the stream of a server that has refused it is asked for again.
+# Seconds until a stream is asked for again that a server has refused.
 RETRY_PAUSE = 60.0
 
 SESSION_ID = "mcp-session-id"
@@ -2341,11 +2353,15 @@ HEADERS = {"accept": "application/json, text/event-stream"}
 HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 
 Answer = types.JSONRPCResponse | types.JSONRPCError
-# An HTTP status says this of a request that has no answer under its id:
-_SESSION_ENDED = (400, 404, 410)  # its session has ended
-_NOT_EXECUTED = (400, 404)  # its session has ended, and the server did nothing
-_MAY_BE_SSE = (400, 404, 405)  # of an `initialize`: the server may know only SSE
-_TOO_MANY = 429  # it came too soon, and its session goes on
+# These HTTP statuses, if a response has no answer under the id of its request, mean:
+# The session has ended.
+_SESSION_ENDED = (400, 404, 410)
+# The session has ended, and the server has certainly not executed the request.
+_NOT_EXECUTED = (400, 404)
+# The server refuses `initialize`, and may know only SSE.
+_MAY_BE_SSE = (400, 404, 405)
+# The request came too soon. The session goes on.
+_TOO_MANY = 429
 _Opening = AbstractAsyncContextManager[httpx2.Response]
 
 
@@ -2382,7 +2398,7 @@ class RemoteServer(Transport):
 
     The life of a session, where a server has sessions:
 
-    - The response to `initialize` names its id, which all later requests send.
+    - A response names its id, usually that to `initialize`. Later requests send it.
     - `_listen` reads the messages that belong to no request of ours.
     - `_request` closes the connection once a request shows that the session is lost.
       A GET that only listens, a DELETE or a notification says nothing about it.
@@ -2685,7 +2701,7 @@ class Sse:
                 raise self._server.unanswered(response, await _read_body(response))
             async for event in _events(response):
                 if event.event == "endpoint":
-                    # The headers are for this host alone, so only the path is taken.
+                    # The headers are for this host alone, so the host is not taken.
                     path = self._server.url.join(event.data).raw_path
                     self._server.endpoint = self._server.url.copy_with(raw_path=path)
                     self._is_settled.set()
@@ -3155,7 +3171,7 @@ META_TOOLS["open_toolbox"] = (OpenBriefly, open_toolbox)
 def fit(answer: JSON, asked: OpenToolbox) -> None:
     """Bring an answer of `open_toolbox` within its limit, if possible.
 
-    Names always stay. A tool that is alone in its answer keeps its schema.
+    Names always stay. Without `brief`, a tool that is alone keeps its schema.
     """
     groups = [answer["servers_failed"], answer["instructions"]]
     count = sum(len(texts) for texts in groups)
@@ -3376,7 +3392,7 @@ async def approve(server: DownstreamServer, call: ToolCall) -> None:
 
 
 def _offers_forms(client: ServerSession) -> bool:
-    """Whether a client can ask its user; `{}` stands for forms, `{"url": {}}` not."""
+    """Whether a client can show forms. It says so by `{}` as well."""
     if client.client_params is None:
         return False
     offered = client.client_params.capabilities.elicitation
@@ -3416,7 +3432,8 @@ def _make_visible(text: str) -> str:
 def _shorten_values(value: Any) -> Any:
     """A JSON value in which long texts and lists say how much of them is missing.
 
-    A list is long only if no object, whose names are to be shown, would be missing.
+    A list is cut only if no object or list would be missing, because all names in the
+    arguments are to be shown.
     """
     if isinstance(value, dict):
         return {name: _shorten_values(member) for name, member in value.items()}
