@@ -16,7 +16,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 #
 # The core is complete by itself, with these sections and their lines of code:
 # Configuration (252), Workbench (238), MCP server (161), Connections (267), Processes
-# (111), Messages (56), Secrets (61), Serving (188).
+# (111), Messages (56), Secrets (54), Serving (188).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
@@ -24,7 +24,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Remote servers (291): entries with a `url`. If it is deleted, Sign-in has to go, too.
 # Sign-in (212): `--login`, and tokens for remote servers.
 # Brief answers (116): `brief`, and a limit for answers of `open_toolbox`.
-# Approval (77): a person is asked before some calls.
+# Approval (75): a person is asked before some calls.
 # Other clients' files (164): their tables of servers, their keys, and TOML.
 # Reports (113): `--check` and `--call`.
 # Built-in toolbox (101): `--toolbox`, and the demo where there is no file.
@@ -1906,16 +1906,6 @@ _SECRET_NAME = re.compile(
     ) s? (?! [a-z] )
     """
 )
-# A name and the sign behind it, as in `API_KEY=` and `"apiKey": "`. Either may be a
-# default, which has a brace behind it: the name in `${X:-Authorization}: `, and both in
-# `${X:-Authorization:} `. The variable in `${NAME:-x}` is not such a name.
-_NAME = re.compile(
-    r"""(?x)
-    ( token | secret | passw(or)?d | passphrase | apikey | credential | authorization
-    | (?<! [a-z] ) ( key | pass | pwd | auth | bearer | pat | cookie | dsn | jwt )
-    ) s? (?! [a-z] )
-    """
-)
 # A name and the sign behind it: `API_KEY=`, `"apiKey": "`, and the default in
 # `${HEADER:-Authorization}: ` and in `${HEADER:-Authorization:} `. The variable in
 # `${NAME:-x}` is not such a name.
@@ -3333,9 +3323,8 @@ _SHOWN_CHARACTERS = 200  # of a text
 _SHOWN_ITEMS = 20  # of a list
 
 KEYS["requireApproval"] = Key(ValueReader.read_patterns, [])
-TYPED_CALLS: set[str] = (
-    set()
-)  # the full names of tools that a person calls with `--call`
+# The full names of tools that a person calls with `--call`.
+TYPED_CALLS: set[str] = set()
 
 
 def approve_typed(full_name: str) -> None:
