@@ -15,7 +15,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # `ServerProcess._messages`.
 #
 # The core is complete by itself, with these sections and their lines of code:
-# Configuration (252), Workbench (238), MCP server (161), Connections (267), Processes
+# Configuration (252), Workbench (238), MCP server (161), Connections (269), Processes
 # (111), Messages (56), Secrets (54), Serving (188).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
@@ -24,7 +24,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Remote servers (291): entries with a `url`. If it is deleted, Sign-in has to go, too.
 # Sign-in (212): `--login`, and tokens for remote servers.
 # Brief answers (116): `brief`, and a limit for answers of `open_toolbox`.
-# Approval (75): a person is asked before some calls.
+# Approval (74): a person is asked before some calls.
 # Other clients' files (164): their tables of servers, their keys, and TOML.
 # Reports (113): `--check` and `--call`.
 # Built-in toolbox (101): `--toolbox`, and the demo where there is no file.
@@ -627,17 +627,12 @@ class DownstreamServer:
             return await self._try_call(call)
 
     async def _try_call(self, call: ToolCall) -> JSON:
-        await approve(self, call)  # room: Approval
-        # If nobody was asked, nothing has paused since `approve` looked at the
-        # connection, and this is the same. An approved call may go to another.
         connection = await self.connect_for(call)
+        await approve(connection, call)  # room: Approval
         return await connection.call(call)
 
     async def connect_for(self, call: ToolCall) -> Connection:
-        """A connection that is up and has the tool of a call. Raises `ToolError`.
-
-        The function does not pause if the server is up and its tool is known.
-        """
+        """A connection that is up and has the tool of a call. Raises `ToolError`."""
         tool = call.tool
         # A connection knows tools only once it is up. A name that is not known may be
         # that of a new tool.
@@ -1556,14 +1551,15 @@ class Connection:
     async def call(self, call: ToolCall) -> JSON:
         """Send `tools/call`, and return the result in its wire form.
 
-        The connection must be up. Cancelling the caller cancels the call downstream.
-        Raises `NotDelivered`, another `ToolError`, the server's `MCPError`, or
+        Cancelling the caller cancels the call downstream. Raises `NotDelivered`, also
+        if the connection is not up, another `ToolError`, the server's `MCPError`, or
         `ValueError` for arguments that cannot be sent.
         """
+        if self.state is not State.UP:
+            raise NotDelivered(f"'{self.name}' is not up: {self.why_not_up()}")
         params = {"name": call.tool, "arguments": call.arguments, "_meta": call.meta}
         request = types.Request[JSON, str](method="tools/call", params=params)
-        # The caller has just found the state UP, without a pause since. So `run` waits
-        # for this call.
+        # Nothing has paused since the state was UP. So `run` waits for this call.
         self._in_flight += 1
         try:
             # `ClientSession.call_tool` would check the result against the tool's output
@@ -3353,22 +3349,19 @@ def describe_approval(connection: Connection, tool: str) -> str:
     return ""
 
 
-async def approve(server: DownstreamServer, call: ToolCall) -> None:
+async def approve(connection: Connection, call: ToolCall) -> None:
     """Ask the person about a call, if need be.
 
     Raises `ToolError` if the call is not approved, or if nobody can be asked about a
-    tool that the entry names. The function does not pause once it has found that nobody
-    has to be asked.
+    tool that the entry names.
 
     https://modelcontextprotocol.io/specification/2025-11-25/client/elicitation
     """
-    # With this, the server is up, and has the tool.
-    connection = await server.connect_for(call)
     if call.is_approved or call.full_name in TYPED_CALLS:
         return
     if not needs_approval(connection, call.tool):
         return
-    client = server.workbench.client
+    client = connection.workbench.client
     if client is not None and _offers_forms(client):
         await _ask(client, call)
         call.is_approved = True
