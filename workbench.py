@@ -15,14 +15,14 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # `ServerProcess._messages`.
 #
 # The core is complete by itself, with these sections and their lines of code:
-# Configuration (252), Workbench (238), MCP server (161), Connections (269), Processes
-# (111), Messages (56), Secrets (54), Serving (188).
+# Configuration (265), Workbench (238), MCP server (161), Connections (269), Processes
+# (111), Messages (56), Secrets (40), Serving (188).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
 # its name. What each adds, with its lines of code:
-# Remote servers (291): entries with a `url`. If it is deleted, Sign-in has to go, too.
-# Sign-in (212): `--login`, and tokens for remote servers.
+# Remote servers (292): entries with a `url`. If it is deleted, Sign-in has to go, too.
+# Sign-in (213): `--login`, and tokens for remote servers.
 # Brief answers (116): `brief`, and a limit for answers of `open_toolbox`.
 # Approval (74): a person is asked before some calls.
 # Other clients' files (164): their tables of servers, their keys, and TOML.
@@ -183,17 +183,20 @@ class WorkbenchConfig:
     source: str  # the file, for messages
     read_only: bool  # whether only tools that are declared read-only are served
 
+    def describe(self, toolbox: str) -> str:
+        """The description of a toolbox, for models, and so without secrets."""
+        return self.secrets.mask(self.toolboxes[toolbox].description)
+
 
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
 _TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
-# A reference is `${NAME}`, `${NAME:-default}`, or one of these with `env:` before the
-# name, which then may have small letters. If something else follows `${NAME`, up to the
-# end of the text or behind a colon, it has no `brace`, and is reported. Anything else
-# is text.
+# `${NAME}`, `${NAME:-default}`, and these with `env:` before the name. A name that is
+# followed by another sign than `:-`, or by no brace, is found as well, and reported. Any
+# other text is no reference, such as `${1}` and `${x%/}` of a shell.
 _REFERENCE = re.compile(
     r"""(?x)
     \$\{ (?P<prefix> (?: env: )? ) (?P<name> [A-Za-z_][A-Za-z0-9_]* )
-    (?: (?: :- (?P<default> [^}]* ) )? (?P<brace> \} ) | : [^}]* \}? | \Z )
+    (?: (?P<sign> :-? ) (?P<default> [^}]* ) )? (?P<brace> \} | \Z )
     """
 )
 _BARE_REFERENCE = re.compile(r"(?:^|[\s=])\$[A-Z_][A-Z0-9_]*$")
@@ -312,24 +315,43 @@ class ValueReader:
         if _BARE_REFERENCE.search(text):
             # The text is not shown, because it may be a password with a `$`.
             log.warning("%s: write ${NAME} if its end is a variable", path)
-        expand = functools.partial(self._expand, path, find_secrets(name, text))
-        expanded = _REFERENCE.sub(expand, text)
-        # The file itself may have secrets. The value of a variable may have one inside,
-        # such as the password of a URL.
-        for place in find_secrets(name, expanded):
+        expanded, inserted = self._expand(path, text)
+        places = find_secrets(name, expanded)
+        for value, variable in inserted:
+            if is_secret(variable) or any(value.start in place for place in places):
+                places.append(value)
+                self.secret_variables.add(variable)
+        for place in places:
             self.secrets.add(expanded[place.start : place.stop])
         return expanded
 
-    def _expand(self, path: str, places: list[range], reference: re.Match[str]) -> str:
-        """The value of a variable, or its default.
+    def _expand(self, path: str, text: str) -> tuple[str, list[tuple[range, str]]]:
+        """The text with its references expanded.
 
-        A reference without a value is a problem. A variable is secret if its name says
-        so, or if it stands in one of the `places` of its text.
+        Beside it, the place of each inserted value, and the variable that has it.
         """
+        expanded = ""
+        inserted = []
+        end = 0  # of the last reference
+        for reference in _REFERENCE.finditer(text):
+            expanded += text[end : reference.start()]
+            end = reference.end()
+            begin = len(expanded)
+            expanded += self._look_up(path, reference)
+            variable = reference["name"]
+            if sys.platform == "win32":
+                variable = variable.upper()  # as in `os.environ`
+            self.variables.add(variable)
+            inserted.append((range(begin, len(expanded)), variable))
+        return expanded + text[end:], inserted
+
+    def _look_up(self, path: str, reference: re.Match[str]) -> str:
+        """The value of a variable, or its default. If there is none, report it."""
         prefix, name, default = reference.group("prefix", "name", "default")
         # The text behind the name is never shown, because it may be a secret.
         begin = "${" + prefix + name
-        if not reference["brace"] or not (prefix or name == name.upper()):
+        has_small_letters = not prefix and name != name.upper()
+        if has_small_letters or reference["sign"] == ":" or not reference["brace"]:
             how = "write the value, or ${NAME} in capitals"
             self.report(path, f"{begin}… is no variable here: {how}")
             return ""
@@ -339,12 +361,6 @@ class ValueReader:
             how += begin + ":-default}"
             self.report(path, begin + "} is not set: " + how)
             return ""
-        if sys.platform == "win32":
-            name = name.upper()  # as in `os.environ`
-        self.variables.add(name)
-        if is_secret(name) or any(reference.start() in place for place in places):
-            self.secret_variables.add(name)
-            self.secrets.add(value)
         return value
 
 
@@ -473,10 +489,6 @@ def parse_config(
     toolboxes = read_form(file, data)
     if file.problems:
         raise ConfigError(secrets.mask("\n".join([f"{source}:", *file.problems])))
-    for name, toolbox in toolboxes.items():
-        # A model reads descriptions. Here, the secrets of the whole file are known.
-        description = secrets.mask(toolbox.description)
-        toolboxes[name] = ToolboxConfig(description, toolbox.servers)
     named = file.secret_variables & os.environ.keys()
     # The path of a key or a socket is no secret.
     withheld = {name for name in named if not os.path.exists(os.environ[name])}
@@ -768,7 +780,7 @@ class Workbench:
         name = asked.toolbox_name
         answer: JSON = {
             "toolbox": name,
-            "description": self.config.toolboxes[name].description,
+            "description": self.config.describe(name),
             # This number is of the whole toolbox, and not of the servers asked for.
             "servers_connected": len(in_state(State.UP, self.servers_of(name))),
             "servers_failed": {},
@@ -1099,7 +1111,7 @@ def instructions(config: WorkbenchConfig) -> str:
     for name, toolbox in config.toolboxes.items():
         noun = "server" if len(toolbox.servers) == 1 else "servers"
         lines.append(f"\n{name} ({len(toolbox.servers)} {noun})")
-        lines.append(f"  Description: {toolbox.description}")
+        lines.append(f"  Description: {config.describe(name)}")
         if len(toolbox.servers) > 1:
             lines.append(f"  Servers: {', '.join(toolbox.servers)}")
     return "\n".join(lines)
@@ -1902,21 +1914,14 @@ _SECRET_NAME = re.compile(
     ) s? (?! [a-z] )
     """
 )
-# A name and the sign behind it: `API_KEY=`, `"apiKey": "`, and the default in
-# `${HEADER:-Authorization}: ` and in `${HEADER:-Authorization:} `. The variable in
-# `${NAME:-x}` is not such a name.
-_NAME = re.compile(
+# A name, and the value behind it: `API_KEY=X`, `Authorization: X`, `"apiKey": "X"`. The
+# value may have further names in it.
+_NAMED = re.compile(
     r"""(?x)
-    (?<! [\w.-] ) (?<! \$\{ ) (?<! \$\{env: )
-    (?P<name> [\w.-]+ ) \}? ["']? \s* [=:] \}? \s* ["']?
+    \b (?P<name> [\w.-]+ ) ["']? \s* [=:] \s* ["']? (?= (?P<value> [^"'&;#]* ) )
     """
 )
-# The value behind a name. A reference is a part of it whatever its default has.
-_VALUE = re.compile(r"""(?x) ( \$\{ [^}]* \} | [^"'&;#] )* """)
-# `(?>` keeps `${X}` whole, where the search would go back and try each of its parts.
-_URL_PASSWORD = re.compile(
-    r"(?x) :// [^\s/@:]* : (?P<password> (?> \$\{ [^}]* \} | [^\s/] )+ ) @"
-)
+_URL_PASSWORD = re.compile(r"://[^\s/@:]*:(?P<password>[^\s/]+)@")
 # Colours and moves of a terminal, halves of surrogate pairs, and control characters
 # except \n.
 CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\0-\t\v-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -1933,23 +1938,17 @@ def find_secrets(name: str, text: str) -> list[range]:
 
     Within the text, names stand as in `API_KEY=X`, `?apiKey=X`, `Authorization: X` and
     `{"Authorization": "X"}`. The password of a URL is secret as well. Places may
-    overlap: where a value ends is not known, so each possible value is masked.
+    overlap.
     """
     places = [range(*url.span("password")) for url in _URL_PASSWORD.finditer(text)]
     if is_secret(name):
         places.append(range(len(text)))
-    for found in _NAME.finditer(text):
-        if not is_secret(found["name"]):
-            continue
-        begin = found.end()
-        value = _VALUE.match(text, begin)
-        assert value is not None, "an empty text is a value, too"
-        word = value[0].partition(" ")[0]
-        places.append(range(*value.span()))
-        places.append(range(begin, begin + len(word)))
-        if found.start() == 0:
-            # The value in an argument such as `Authorization: X Y` is all that follows.
-            places.append(range(begin, len(text)))
+    for named in _NAMED.finditer(text):
+        if is_secret(named["name"]):
+            places.append(range(*named.span("value")))
+            if named.start() == 0:
+                # In `Authorization: X&Y`, the value may be all that follows.
+                places.append(range(named.end(), len(text)))
     return places
 
 
@@ -1957,29 +1956,24 @@ class Secrets:
     """The texts that must not be told."""
 
     def __init__(self) -> None:
-        self._texts: list[str] = []
+        self._texts: set[str] = set()
 
-    def add(self, *texts: str) -> None:
-        """Mask these texts from now on, each of their lines, and their last words.
+    def add(self, text: str) -> None:
+        """Mask this text from now on, each of its lines, and its last word.
 
         A text below 8 characters occurs by chance, and a path that exists is no secret.
         """
-        known = set(self._texts)
-        for text in texts:
-            # If a path has a blank, its last word alone is no path.
-            if os.path.exists(text):
-                continue
-            # Output is shown line by line. The last word is that of `Bearer X`.
-            parts = {text, *text.splitlines(), text.rpartition(" ")[2]}
-            for part in map(str.strip, parts):
-                if len(part) >= 8 and not os.path.exists(part):
-                    known.add(part)
-        # A secret may contain another one, and is replaced first.
-        self._texts = sorted(known, key=len, reverse=True)
+        if os.path.exists(text):
+            return
+        # Output is shown line by line. The last word is that of `Bearer X`.
+        for part in (text, *text.splitlines(), text.rpartition(" ")[2]):
+            if len(part.strip()) >= 8:
+                self._texts.add(part.strip())
 
     def mask(self, text: str) -> str:
         """The text with `***` for each secret, and without control characters."""
-        for secret in self._texts:
+        # A secret may contain another one, and is replaced first.
+        for secret in sorted(self._texts, key=len, reverse=True):
             text = text.replace(secret, "***")
         return CONTROLS.sub(" ", text)
 
@@ -2358,7 +2352,8 @@ def read_headers(reader: ValueReader, path: str, value: Any) -> JSON:
         # A line end cannot be sent, and the error of the HTTP library would tell the
         # whole value, in a form in which no mask finds it.
         headers[name] = re.sub(r"[\0-\x1f\x7f]+", " ", text).strip()
-        reader.secrets.add(text, headers[name])
+        reader.secrets.add(text)
+        reader.secrets.add(headers[name])
     return headers
 
 
@@ -2831,7 +2826,8 @@ class SignIn(httpx2.Auth):
         """The stored tokens; None if there is no file, or one with anything else."""
         with suppress(OSError, ValueError):
             tokens = Tokens.model_validate_json(self._path.read_bytes())
-            self._secrets.add(tokens.access_token, tokens.refresh_token or "")
+            self._secrets.add(tokens.access_token)
+            self._secrets.add(tokens.refresh_token or "")
             return tokens
         return None
 
