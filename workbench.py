@@ -15,7 +15,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # `ServerProcess._messages`.
 #
 # The core is complete by itself, with these sections and their lines of code:
-# Configuration (265), Workbench (238), MCP server (161), Connections (269), Processes
+# Configuration (267), Workbench (238), MCP server (161), Connections (269), Processes
 # (111), Messages (56), Secrets (40), Serving (188).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
@@ -24,7 +24,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Remote servers (292): entries with a `url`. If it is deleted, Sign-in has to go, too.
 # Sign-in (213): `--login`, and tokens for remote servers.
 # Brief answers (116): `brief`, and a limit for answers of `open_toolbox`.
-# Approval (74): a person is asked before some calls.
+# Approval (73): a person is asked before some calls.
 # Other clients' files (164): their tables of servers, their keys, and TOML.
 # Reports (113): `--check` and `--call`.
 # Built-in toolbox (101): `--toolbox`, and the demo where there is no file.
@@ -131,13 +131,15 @@ class ConfigError(ValueError):
     """A configuration cannot be used; the text names its file and every problem."""
 
 
-def matches(name: str, pattern: str) -> bool:
-    """Whether a pattern, with the wildcards of a shell, matches a name.
+def matches(name: str, *patterns: str) -> bool:
+    """Whether one of these patterns, which have the wildcards of a shell, matches.
 
     An equal name matches as well, so that `get[1]` names the tool `get[1]`. As a
     pattern, it would match only `get1`.
     """
-    return name == pattern or fnmatch.fnmatchcase(name, pattern)
+    if name in patterns:
+        return True
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def without_null(members: JSON) -> JSON:
@@ -156,11 +158,11 @@ class ServerConfig:
 
     def hidden_by(self, tool: str) -> str:
         """The key of the entry that hides a tool from models; empty if none does."""
-        if any(matches(tool, pattern) for pattern in self.values["excludeTools"]):
+        if matches(tool, *self.values["excludeTools"]):
             return "excludeTools"
-        if any(matches(tool, pattern) for pattern in self.values["toolFilters"]):
-            return ""
-        return "toolFilters"
+        if not matches(tool, *self.values["toolFilters"]):
+            return "toolFilters"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -586,8 +588,7 @@ class DownstreamServer:
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
         self.prefix = f"{self.toolbox_name}__{self.server_name}__"
-        # A connection that has ended stands for a start before the first one. So
-        # `start` makes the first connection as it makes all others.
+        # The first start is made like a restart, after this connection, which never ran.
         self.connection = Connection(self.name, self.entry, self.workbench)
         self.connection.set_state(State.ENDED)
 
@@ -605,7 +606,7 @@ class DownstreamServer:
         found = []
         for name, tool in self.connection.tools.items():
             names = [name, f"{self.server_name}__{name}", self.prefix + name]
-            if any(matches(each, pattern) for each in names for pattern in patterns):
+            if any(matches(each, *patterns) for each in names):
                 found.append(tool)
         return found
 
@@ -701,7 +702,7 @@ class Workbench:
     # By name, the toolboxes that were opened or used. A server starts when needed.
     open_toolboxes: dict[str, Servers] = field(default_factory=dict)
 
-    def servers_of(self, name: str) -> Servers:
+    def use_toolbox(self, name: str) -> Servers:
         """The servers of a toolbox, which counts as open from now on.
 
         Raises `ToolError` if it is not configured.
@@ -727,7 +728,7 @@ class Workbench:
 
         A pattern that names no server may match the tools of all. Raises `ToolError`.
         """
-        servers = self.servers_of(toolbox)
+        servers = self.use_toolbox(toolbox)
         found: Servers = []
         for pattern in patterns:
             named = [server for server in servers if server.is_named_by(pattern)]
@@ -742,7 +743,7 @@ class Workbench:
             how = "`open_toolbox` lists full names"
             how += ", and so does --check --verbose"  # room: Reports
             raise ToolError(f"a full name is {NAME_FORM}; {how}; toolboxes: {names}")
-        servers = self.servers_of(toolbox)
+        servers = self.use_toolbox(toolbox)
         for server in servers:
             if full_name.startswith(server.prefix):
                 return server
@@ -782,7 +783,7 @@ class Workbench:
             "toolbox": name,
             "description": self.config.describe(name),
             # This number is of the whole toolbox, and not of the servers asked for.
-            "servers_connected": len(in_state(State.UP, self.servers_of(name))),
+            "servers_connected": len(in_state(State.UP, self.use_toolbox(name))),
             "servers_failed": {},
             "servers_connecting": [],
             "note": compose_note(servers, asked.tools),
@@ -3327,8 +3328,7 @@ def approve_typed(full_name: str) -> None:
 
 def entry_asks(connection: Connection, tool: str) -> bool:
     """Whether the entry of the server asks for an approval of each call of a tool."""
-    patterns = connection.entry.values["requireApproval"]
-    return any(matches(tool, pattern) for pattern in patterns)
+    return matches(tool, *connection.entry.values["requireApproval"])
 
 
 def needs_approval(connection: Connection, tool: str) -> bool:
@@ -3684,7 +3684,7 @@ async def check(config: WorkbenchConfig) -> int:
     async with running_workbench(config) as workbench:
         servers: Servers = []
         for name in config.toolboxes:
-            servers += workbench.servers_of(name)
+            servers += workbench.use_toolbox(name)
         # The report has the warnings of patterns, so the log need not.
         pattern_log.setLevel(logging.ERROR)
         if not servers:
