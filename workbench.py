@@ -15,7 +15,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # `ServerProcess._messages`.
 #
 # The core is complete by itself, with these sections and their lines of code:
-# Configuration (267), Workbench (238), MCP server (161), Connections (269), Processes
+# Configuration (270), Workbench (238), MCP server (161), Connections (269), Processes
 # (111), Messages (56), Secrets (40), Serving (188).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
@@ -142,6 +142,17 @@ def matches(name: str, *patterns: str) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def is_like_rule(key: str) -> bool:
+    """Whether a key reads as if it filtered tools, or had them approved.
+
+    If such a key were ignored, a misspelt filter would hide nothing.
+    """
+    key = key.lower()
+    if key == "tools" or "approv" in key:
+        return True
+    return "tool" in key and bool(re.search("filter|clude|able|allow|deny|block", key))
+
+
 def without_null(members: JSON) -> JSON:
     """The members that are not null. A member that is null counts as not there."""
     return {name: value for name, value in members.items() if value is not None}
@@ -202,11 +213,6 @@ _REFERENCE = re.compile(
     """
 )
 _BARE_REFERENCE = re.compile(r"(?:^|[\s=])\$[A-Z_][A-Z0-9_]*$")
-# An unknown key that reads as if it filtered tools, or had them approved. If such a key
-# were ignored, a misspelt filter would hide nothing.
-_RULE = re.compile(
-    "(?i)tools|.*approv.*|(?=.*tool).*(filter|clude|able|allow|deny|block).*"
-)
 # Other programs and pages quote these four lines, so their words are fixed.
 _UNKNOWN_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
@@ -266,7 +272,7 @@ class ValueReader:
         """Warn of unknown keys. A key that reads like a rule for tools is a problem."""
         ignored = []
         for key in sorted(unknown):
-            if _RULE.fullmatch(key):
+            if is_like_rule(key):
                 expected = f"a server's keys are {sorted(known_keys())}"
                 self.report(f"{path}.{key}", f"unknown key: {expected}")
             else:
@@ -452,6 +458,13 @@ def read_server(reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
     return ServerConfig(kinds[0], values, problem, frozenset(reader.variables))
 
 
+# The forms of a file: what reads its toolboxes, by the key that makes it one of this
+# form. The first of these keys that a file has decides. A room adds rows.
+FORMS: dict[str, Callable[[ValueReader, JSON], dict[str, ToolboxConfig]]] = {
+    "toolboxes": read_toolboxes
+}
+
+
 def read_form(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
     """The toolboxes of a decoded file, in the form that its keys say."""
     forms = [key for key in FORMS if key in data]
@@ -497,10 +510,6 @@ def parse_config(
     return WorkbenchConfig(toolboxes, frozenset(withheld), secrets, source, read_only)
 
 
-# The forms of a file: what reads its toolboxes, by the key that makes it one of this
-# form. The first of these keys that a file has decides.
-FORMS: dict[str, Callable[[ValueReader, JSON], dict[str, ToolboxConfig]]] = {}
-FORMS["toolboxes"] = read_toolboxes
 # Without a file, the workbench serves this configuration.
 DEFAULT: JSON = {"toolboxes": {}}
 
