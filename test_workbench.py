@@ -2985,7 +2985,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 SECTIONS = dict(re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", README))
 SERVED_FILES = """
 ~/.claude.json /path/claude.json ~/.codex/config.toml ~/.gemini/settings.json
-~/.config/opencode/opencode.json /path/copy.json
+~/.config/opencode/opencode.json /path/copy.json .mcp.json
 """
 
 
@@ -3033,9 +3033,9 @@ def test_files_and_entries_that_are_shown_can_be_pasted(
     for language in ("json", "toml"):
         for shown in blocks(language):
             Path(f"config.{language}").write_text(shown, "utf-8")
-            [toolbox] = find(f"config.{language}").toolboxes.values()
-            values = toolbox.servers["workbench"].values
-            lines.append(" ".join([values["command"], *values["args"]]))
+            for name, toolbox in find(f"config.{language}").toolboxes.items():
+                values = toolbox.servers[name].values
+                lines.append(" ".join([values["command"], *values["args"]]))
     expected = {f"uv run /path/workbench.py {file}" for file in SERVED_FILES.split()}
     assert set(lines) == expected and not log.messages
 
