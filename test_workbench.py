@@ -2325,8 +2325,8 @@ ORDINARY += "'required': ['path'], 'properties': {'path': {}, 'limit': {}}})"
 LEVELS = [  # how many tools there are, how the first is listed, what all lines lack
     (50, f"(path, limit?): {'d' * 60}…", ""),
     (150, "(path, limit?)", "descriptions"),
-    (300, "(path, …)", "descriptions and optional arguments"),
-    (600, "", "descriptions and arguments"),
+    (300, "(path)", "descriptions and optional arguments"),
+    (600, "", "descriptions and optional arguments and other arguments"),
 ]
 
 
@@ -2401,9 +2401,10 @@ async def test_ordinary_tools_come_whole_and_the_longest_give_way() -> None:
             lacking = [t for t in answer["tools"] if "inputSchema" not in t]
             assert len(lacking) == missing, parts
             assert all(least <= each.keys() for each in answer["tools"])
-            how = "fewer full names" if "box__huge__huge" in parts else "full names"
-            told = f"{missing} of .* no schema here: get it with {how} in"
-            assert bool(re.search(told, answer["note"])) == bool(missing)
+            told = f"{missing} tools have no schema here: get it by full names in "
+            assert (f"{told}`tools`, fewer at a time" in answer["note"]) == bool(
+                missing
+            )
             names_alone = all(len(each) == 1 for each in answer["tools"])
             assert len(workbench.compact(answer)) <= 30_000 or names_alone
         [alone] = (await open_box(client, "huge"))["tools"]
@@ -2567,8 +2568,6 @@ input {"command": "x", "env": {"A": "Bearer ${input:s3}", "B": "${workspaceFolde
 codex {"url": "https://x", "bearer_token_env_var": "no_token", "tools": {"rm": false}}
   .tools.rm: expected an object, found a boolean
   .*\${(env:)?no_token} is not set
-opencode {"command": ["x"], "environment": {"A": "{file:./s3cret}"}}
-  .env.A: \${file… is no variable here: write the value
 """)
 # Below each file: its servers, the secret variables that it names, and its warnings.
 CLIENT_FILES = """
@@ -2632,9 +2631,12 @@ http_headers = { Y = "y" }
 {"tools": {"a_write_file": false}, "permission": {"bash": "ask"}, "mcp": {
   "a": {"type": "local", "command": ["npx", "${A}"], "environment": {"A": "{env:KEY}"}},
   "b": {"type": "remote", "url": "https://b", "headers": {"A": "Bearer {env:my_key}"}},
+  "c": {"type": "local", "command": ["x"], "environment": {"A": "{file:./s3cret}"}},
   "d": {"type": "local", "command": ["x"], "enabled": false}}}
 > {"a": {"command": "npx", "args": ["key"], "env": {"A": "key"}},
-   "b": {"transport": "remote", "url": "https://b", "headers": {"A": "Bearer its"}}}
+   "b": {"transport": "remote", "url": "https://b", "headers": {"A": "Bearer its"}},
+   "c": {"command": "x", "env": {"A": ""}, "problem":
+         "mcp.c.env.A: ${file… is no variable here: write the value, or ${NAME} in capitals"}}
 > KEY my_key
 > not applied, .*a_write_file.*bash.*`excludeTools` .*does the same
 === Cursor, Windsurf, Cline, Gemini CLI and Copilot CLI: mcp.json
@@ -2821,8 +2823,8 @@ async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> N
     assert await check(configuration(s=local(tools=[tool("x")]))) == 0
     assert "saved" not in (shown := capsys.readouterr().out)
     assert "So few tools cost less natively" in shown
-    assert await check({"toolboxes": {}}) == 1
-    assert "No server is configured" in capsys.readouterr().out
+    with pytest.raises(workbench.ConfigError, match="No server is configured"):
+        await check({"toolboxes": {}})
 
 
 # === Room: Built-in toolbox ===========================================================

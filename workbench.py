@@ -802,6 +802,7 @@ class Workbench:
         for server in servers:
             add_server(answer, server, asked.tools)
         fit(answer, asked)  # room: Brief answers
+        answer["note"] = " ".join(answer["note"])
         for key in ("servers_failed", "servers_connecting", "note", "instructions"):
             if not answer[key]:
                 del answer[key]
@@ -833,8 +834,8 @@ def add_server(answer: JSON, server: DownstreamServer, patterns: list[str]) -> N
         answer["instructions"][name] = shorten(manual, MANUAL_LIMIT)
 
 
-def compose_note(servers: Servers, patterns: list[str]) -> str:
-    """The note of an answer, which tells what is missing, and how to get that."""
+def compose_note(servers: Servers, patterns: list[str]) -> list[str]:
+    """The sentences of a note, which tell what is missing, and how to get that."""
     up = in_state(State.UP, servers)
     sentences = []
     if patterns != ["*"]:
@@ -861,7 +862,7 @@ def compose_note(servers: Servers, patterns: list[str]) -> str:
             # The note has room for the lines of all.
             output = shorten(output, 4_000 // len(starting))
             sentences.append(f"Its last output: {output}")
-    return " ".join(sentences)
+    return sentences
 
 
 def note_idle_patterns(servers: Servers, patterns: list[str]) -> list[str]:
@@ -3132,21 +3133,17 @@ MODES["--login"] = Mode(
 # limit of every answer. Without this room, an answer is whole, however long.
 
 ANSWER_LIMIT = 30_000  # characters of an answer; clients cut longer ones
+TEXTS_LIMIT = 10_000  # characters of the instructions and reasons in an answer
 LINES_LIMIT = 8_000  # characters of the lines of a brief answer
-DEPTH = 4  # steps into the schema of an argument
-# The lines lack the first of these that makes them short enough.
-LEFT_OUT: list[tuple[str, ...]] = [(), ("descriptions",)]
-LEFT_OUT += [("descriptions", "optional arguments"), ("descriptions", "arguments")]
+STEPS = 4  # into the schema of an argument
 
 _SIGNS = "Signs: `?` optional, `[]` list, `{}` object with its keys, `|` between "
 _SIGNS += "values, `…` more. Keep `brief`: a full name in `tools` brings the schema."
-_LACKING = (
-    "These many lines have no {}: `SERVER__*`, or a part of it, brings them back."
-)
-_DROPPED = "{} of {} tools have no schema here: get it with {} in `tools`."
+_LACKING = "These many lines have no {}: `SERVER__*`, or a part of it, brings them."
+_CUT = "{} tools have no schema here: get it by full names in `tools`, fewer at a time."
 
 
-class OpenBriefly(OpenToolbox, title="Open Toolbox"):
+class OpenWithBrief(OpenToolbox, title="Open Toolbox"):
     """Start a toolbox's servers and get their tools with input schemas.
 
     `brief`: true lists each tool in one line, which is enough to choose and call most
@@ -3157,7 +3154,7 @@ class OpenBriefly(OpenToolbox, title="Open Toolbox"):
     brief: bool = False
 
 
-META_TOOLS["open_toolbox"] = (OpenBriefly, open_toolbox)
+META_TOOLS["open_toolbox"] = (OpenWithBrief, open_toolbox)
 
 
 def fit(answer: JSON, asked: OpenToolbox) -> None:
@@ -3165,135 +3162,129 @@ def fit(answer: JSON, asked: OpenToolbox) -> None:
 
     Names always stay. Without `brief`, a tool that is alone keeps its schema.
     """
-    groups = [answer["servers_failed"], answer["instructions"]]
-    count = sum(len(texts) for texts in groups)
-    for texts in groups:
+    failed, instructions = answer["servers_failed"], answer["instructions"]
+    for texts in (failed, instructions):
         for name, text in texts.items():
-            texts[name] = shorten(text, ANSWER_LIMIT // 3 // count)
-    if isinstance(asked, OpenBriefly) and asked.brief:
+            share = TEXTS_LIMIT // (len(failed) + len(instructions))
+            texts[name] = shorten(text, share)
+    if isinstance(asked, OpenWithBrief) and asked.brief:
         list_in_lines(answer, asked.tools)
     if len(answer["tools"]) > 1:
-        drop_schemas(answer, asked.tools)
+        drop_schemas(answer)
 
 
 def list_in_lines(answer: JSON, patterns: list[str]) -> None:
     """Put a line in place of each tool that is not named in full.
 
-    As long as the lines are too long, all of them are made again with less, down to
-    names alone.
+    While the lines are too long together, all of them are made again with one part
+    less, down to names alone.
     """
     listed = [tool for tool in answer["tools"] if tool["name"] not in patterns]
-    for left_out in LEFT_OUT:
-        lines = {tool["name"]: make_line(tool, left_out) for tool in listed}
-        if len("".join(lines.values())) <= LINES_LIMIT:
-            break
+    lacking: list[str] = []
+    lines = {tool["name"]: make_line(tool, lacking) for tool in listed}
+    for part in ("descriptions", "optional arguments", "other arguments"):
+        if len("".join(lines.values())) > LINES_LIMIT:
+            lacking.append(part)
+            lines = {tool["name"]: make_line(tool, lacking) for tool in listed}
     answer["tools"] = [lines.get(tool["name"], tool) for tool in answer["tools"]]
-    add_to_note(answer, _SIGNS)
-    if left_out:
-        add_to_note(answer, _LACKING.format(" and ".join(left_out)))
+    answer["note"].append(_SIGNS)
+    if lacking:
+        answer["note"].append(_LACKING.format(" and ".join(lacking)))
 
 
-def make_line(tool: JSON, left_out: tuple[str, ...]) -> str:
+def make_line(tool: JSON, lacking: list[str]) -> str:
     """A tool as `name(path, mode: a|b, limit?): What it does…`, or less of it."""
     line = str(tool["name"])
-    if "arguments" not in left_out:
-        with_optional = "optional arguments" not in left_out
-        line += list_arguments(tool["inputSchema"], with_optional)
-    if "descriptions" not in left_out:
+    if "other arguments" not in lacking:
+        line += list_arguments(tool["inputSchema"], "optional arguments" not in lacking)
+    if "descriptions" not in lacking:
         description = " ".join(tool["description"].split())
         line += f": {shorten(description, 60)}"
     return line
 
 
-def drop_schemas(answer: JSON, patterns: list[str]) -> None:
-    """Shorten the longest tool, again and again, until the answer is within its limit.
+def drop_schemas(answer: JSON) -> None:
+    """Cut the longest tool, again and again, until the answer is within its limit.
 
     A tool loses its schema first, and the next time all else but its name.
     """
-    tools = {tool["name"]: tool for tool in answer["tools"] if isinstance(tool, dict)}
-    # A tool that has only its name left is taken out of here.
-    sizes = {name: len(compact(tool)) for name, tool in tools.items()}
-    # The note will have one more sentence.
-    excess = len(compact(answer)) + len(_DROPPED) + 20 - ANSWER_LIMIT
-    while excess > 0 and sizes:
-        name = max(sizes, key=sizes.__getitem__)
-        tool = tools[name]
-        excess -= sizes.pop(name)
-        if "inputSchema" in tool:
-            del tool["inputSchema"]
-            sizes[name] = len(compact(tool))
-        else:
-            tool.clear()
-            tool["name"] = name
-        excess += len(compact(tool))
-    without = [name for name, tool in tools.items() if "inputSchema" not in tool]
-    if without:
-        # With full names alone, a model would ask for the same again.
-        how = "fewer full names" if set(without) <= set(patterns) else "full names"
-        add_to_note(answer, _DROPPED.format(len(without), len(tools), how))
-
-
-def add_to_note(answer: JSON, sentence: str) -> None:
-    answer["note"] = f"{answer['note']} {sentence}".strip()
+    tools = answer["tools"]
+    # The cuts of all tools: the size before, the tool's place, and what is left of it.
+    cuts: list[tuple[int, int, JSON]] = []
+    for place, tool in enumerate(tools):
+        if isinstance(tool, dict):
+            rest = {key: value for key, value in tool.items() if key != "inputSchema"}
+            cuts.append((len(compact(tool)), place, rest))
+            cuts.append((len(compact(rest)), place, {"name": tool["name"]}))
+    # The note will have a sentence more.
+    excess = len(compact(answer)) + 100 - ANSWER_LIMIT
+    cut_tools = set()
+    for size, place, rest in sorted(cuts, key=lambda cut: cut[0], reverse=True):
+        if excess > 0:
+            excess -= size - len(compact(rest))
+            tools[place] = rest
+            cut_tools.add(place)
+    if cut_tools:
+        answer["note"].append(_CUT.format(len(cut_tools)))
 
 
 def list_arguments(schema: JSON, with_optional: bool = True) -> str:
     """The arguments of a tool as `(path, mode: a|b, limit?)`."""
-    return f"({', '.join(list_keys(schema, schema, DEPTH, with_optional))})"
+    keys = list_keys(schema, schema, STEPS)
+    if not with_optional:
+        required = look_up(schema, "required", list)
+        keys = {name: key for name, key in keys.items() if name in required}
+    return f"({', '.join(keys.values())})"
 
 
-def list_keys(schema: JSON, root: JSON, depth: int, with_optional: bool) -> list[str]:
-    """The keys of an object, each as `path`, `mode: a|b` or `limit?`.
-
-    `root` is the schema of the tool, into which a `$ref` points.
-    """
+def list_keys(schema: JSON, root: JSON, steps: int) -> dict[str, str]:
+    """The keys of an object by their names, each as `path`, `mode: a|b` or `limit?`."""
     required = look_up(schema, "required", list)
-    properties = look_up(schema, "properties")
-    keys = []
-    for name, value in properties.items():
-        if name not in required and not with_optional:
-            continue
-        key = name if name in required else f"{name}?"
-        values = outline(value, root, depth)
+    keys = {}
+    for name, value in look_up(schema, "properties").items():
+        keys[name] = name if name in required else f"{name}?"
+        values = outline(value, root, steps)
         if values:
-            key += f": {values}"
-        keys.append(key)
-    if len(keys) < len(properties):
-        keys.append("…")
+            keys[name] += f": {values}"
     return keys
 
 
-def outline(schema: Any, root: JSON, depth: int) -> str:
-    """The values of an argument: `a|b`, `[]`, `{path, tags: []}`; empty for others."""
-    # A schema may refer to itself.
-    if depth < 1:
+def outline(schema: Any, root: JSON, steps: int) -> str:
+    """The values of an argument: `a|b`, `[]`, `{path, tags: []}`; empty for others.
+
+    `root` is the schema of the tool, into which a `$ref` points. The steps into a
+    schema are limited, because it may refer to itself. An object takes two of them,
+    because its keys make a line long.
+    """
+    if steps < 1:
         return ""
     reference = look_up(schema, "$ref", str)
     if reference:
-        target = functools.reduce(look_up, reference.split("/")[1:], root)
-        return outline(target, root, depth - 1)
+        target: Any = root
+        for part in reference.split("/")[1:]:
+            target = look_up(target, part)
+        return outline(target, root, steps - 1)
     values = look_up(schema, "enum", list)
     if values:
-        shown = [show_value(value) for value in values[:5]]
-        if len(values) > 5:
-            shown.append("…")
-        return "|".join(shown)
+        return "|".join(first_of([show_value(value) for value in values], 5))
     kinds = [look_up(schema, "type", str), *look_up(schema, "type", list)]
     if "array" in kinds:
-        return f"[{outline(look_up(schema, 'items'), root, depth - 1)}]"
+        return f"[{outline(look_up(schema, 'items'), root, steps - 1)}]"
     if "object" in kinds:
-        # An object takes two steps, because its keys make a line long.
-        keys = list_keys(schema, root, depth - 2, with_optional=True)
-        if len(keys) > 9:
-            keys[9:] = ["…"]
-        return "{" + ", ".join(keys) + "}"
+        keys = list_keys(schema, root, steps - 2)
+        return "{" + ", ".join(first_of([*keys.values()], 9)) + "}"
     # An optional argument is often a union with null.
     for union in ("anyOf", "oneOf", "allOf"):
         for part in look_up(schema, union, list):
-            found = outline(part, root, depth - 1)
+            found = outline(part, root, steps - 1)
             if found:
                 return found
     return ""
+
+
+def first_of(texts: list[str], limit: int) -> list[str]:
+    """The texts, or the first ones and `…` if they are more than `limit`."""
+    return texts if len(texts) <= limit else [*texts[:limit], "…"]
 
 
 def show_value(value: Any) -> str:
@@ -3443,130 +3434,114 @@ def _shorten_values(value: Any) -> Any:
 
 import tomllib
 
-_TABLES = ["mcpServers", "servers", "context_servers", "mcp_servers"]
-_TABLES += ["mcp", "mcp.servers", "amp.mcpServers"]
+_OWN = "projects[this folder]"  # Claude Code's settings for the current folder
+_TABLES = ["mcpServers", "servers", "context_servers", "mcp_servers", "mcp"]
+_TABLES += ["mcp.servers", "amp.mcpServers", f"{_OWN}.mcpServers"]
+# Keys of rules about single tools, and the table of the client that has them.
+_RULES = {"tools": "mcp", "permission": "mcp", "amp.tools.disable": "amp.mcpServers"}
 # Other spellings of our keys.
-_SPELLINGS = {
-    "transport": ["type"],
-    "url": ["serverUrl", "httpUrl"],
-    "headers": ["http_headers"],
-    "env": ["environment"],
-    "cwd": ["working_directory"],
-    "toolFilters": ["includeTools", "enabled_tools", "tools"],
-    "excludeTools": ["disabledTools", "disabled_tools"],
-}
+_SPELLINGS = {"type": "transport", "serverUrl": "url", "httpUrl": "url"}
+_SPELLINGS |= {"http_headers": "headers", "environment": "env"}
+_SPELLINGS |= {"working_directory": "cwd"}
+_SPELLINGS |= dict.fromkeys(("includeTools", "enabled_tools", "tools"), "toolFilters")
+_SPELLINGS |= dict.fromkeys(("disabledTools", "disabled_tools"), "excludeTools")
 # These keys of an entry are for a client: what its windows show, what it never asks
 # about, how long it waits. Without this list, each would be warned of, or would be a
 # problem, as `autoApprove` is. A key that is added to `KEYS` is read all the same. Its
-# value, such as a `timeout` in other units, may have to be translated. `read_tables`
-# uses the `description`.
-_IGNORED = """
-    description alwaysLoad autoApprove alwaysAllow trust required source version gallery
-    dev settings extension isDefaultServer sourcePath timeout tool_timeout_sec scopes
-    startup_timeout_sec startup_timeout_ms supports_parallel_tool_calls toolPermissions
-    deferTools
-"""
+# value, such as a `timeout` in other units, may have to be translated.
+_IGNORED = {"alwaysLoad", "deferTools", "required", "supports_parallel_tool_calls"}
+_IGNORED |= {"autoApprove", "alwaysAllow", "trust", "toolPermissions", "scopes"}
+_IGNORED |= {"timeout", "tool_timeout_sec", "startup_timeout_sec", "startup_timeout_ms"}
+_IGNORED |= {"source", "sourcePath", "version", "gallery", "dev", "settings"}
+_IGNORED |= {"extension", "isDefaultServer"}
+# A server of another client's file is a toolbox, which the entry may describe.
+KEYS["description"] = Key(ValueReader.read_text, "")
 
 
 def read_tables(file: ValueReader, content: JSON) -> dict[str, ToolboxConfig]:
     """A toolbox for each server in the tables of another client's file."""
-    data = without_null(_spread_mcp(content))
-    warn_of_rules(data)
-    project = read_projects(data)
+    data = without_null(content | _find_settings(content))
     tables = {key: data[key] for key in _TABLES if key in data}
-    if project.get("mcpServers"):
-        # A server of the folder replaces that of the same name in an earlier table.
-        tables[f"projects.{Path.cwd()}.mcpServers"] = project["mcpServers"]
     if not tables and "projects" not in data:
         report_unknown_form(file, content)
-    off = find_off(file, data, project, tables)
+    warn_of_rules(data)
+    off = find_off(file, data, tables)
     toolboxes: dict[str, ToolboxConfig] = {}
     for place, table in tables.items():
-        for name, entry in file.read_object(place, table).items():
-            # A server that is switched off replaces another, too.
+        # A server replaces that of the same name in an earlier table, even if it is off.
+        for name in _object(table):
             toolboxes.pop(name, None)
-            servers = read_servers(file, place, {name: entry})
-            if not servers or name.lower() in off:
+        for name, server in read_servers(file, place, table).items():
+            if name.lower() in off:
                 continue
-            if _starts_workbench(servers[name]):
+            if _starts_workbench(server):
                 how = "because it starts this workbench"
                 log.warning("%s.%s: left out, %s", place, name, how)
                 continue
-            description: Any = _object(entry).get("description")
-            if not isinstance(description, str):
-                description = f"Tools of the MCP server '{name}'"
-            toolboxes[name] = ToolboxConfig(description, servers)
+            default = f"Tools of the MCP server '{name}'"
+            description = server.values["description"] or default
+            toolboxes[name] = ToolboxConfig(description, {name: server})
     return toolboxes
 
 
-def find_off(file: ValueReader, data: JSON, project: JSON, tables: JSON) -> set[str]:
-    """The names of servers that a list switches off, in small letters."""
-    off = _read_names(file, "disabledMcpServers", data)
-    off |= _read_names(file, "disabledMcpServers", project)
-    off |= _read_names(file, "mcp.excluded", data)
-    if "mcp.allowed" in data:
-        allowed = _read_names(file, "mcp.allowed", data)
-        for table in tables.values():
-            names = {name.lower() for name in _object(table)}
-            off |= names - allowed
-    return off
-
-
-def _starts_workbench(server: ServerConfig) -> bool:
-    """Whether a server is this very file, for anything but its own tools."""
-    if server.kind != "command":
-        return False
-    values = server.values
-    folder = os.path.expanduser(values["cwd"])
-    for word in (values["command"], *values["args"]):
-        file = os.path.join(folder, os.path.expanduser(word))
-        if os.path.exists(file) and os.path.samefile(file, __file__):
-            return "--toolbox" not in values["args"]
-    return False
-
-
-def _spread_mcp(data: JSON) -> JSON:
-    """The file with each key of its `mcp` at the top, such as `mcp.servers`."""
-    mcp = _object(data.get("mcp"))
+def _find_settings(content: JSON) -> JSON:
+    """The settings in `mcp` and for the current folder, with keys as `mcp.servers`."""
+    settings: JSON = {}
+    mcp = _object(content.get("mcp"))
     # VS Code and Gemini CLI have these keys there. The `mcp` of opencode is a table.
-    if not mcp.keys() & {"servers", "inputs", "allowed", "excluded", "serverCommand"}:
-        return data
-    spread = {key: value for key, value in data.items() if key != "mcp"}
-    for key, value in mcp.items():
-        spread[f"mcp.{key}"] = value
-    return spread
-
-
-def read_projects(data: JSON) -> JSON:
-    """What Claude Code keeps for the current folder; a warning for other folders."""
-    own: JSON = {}
+    if mcp.keys() & {"servers", "inputs", "allowed", "excluded", "serverCommand"}:
+        settings = {f"mcp.{key}": value for key, value in mcp.items()}
+        settings["mcp"] = None
     others = []
-    for folder, value in _object(data.get("projects")).items():
-        project = without_null(_object(value))
+    for folder, value in _object(content.get("projects")).items():
+        project = _object(value)
         # `Path` knows which paths are equal on Windows.
         if Path(folder) == Path.cwd():
-            own = project
+            settings |= {f"{_OWN}.{key}": project[key] for key in project}
         elif project.get("mcpServers"):
             others.append(folder)
     if others:
         how = "start the workbench there, or move them to `mcpServers` at the top"
         log.warning("not served, the servers of other projects: %s; %s", others, how)
-    return own
+    return settings
+
+
+def find_off(file: ValueReader, data: JSON, tables: JSON) -> set[str]:
+    """The names of servers that a list switches off, in small letters."""
+    names = [name for table in tables.values() for name in _object(table)]
+    allowed = file.expect("mcp.allowed", data.get("mcp.allowed", names), list)
+    off: list[Any] = []
+    for key in ("mcp.excluded", "disabledMcpServers", f"{_OWN}.disabledMcpServers"):
+        off += file.expect(key, data.get(key, []), list)
+    return _in_small(off) | _in_small(names) - _in_small(allowed)
+
+
+def _in_small(names: list[Any]) -> set[str]:
+    """The names in small letters, because clients compare them without regard to case."""
+    return {str(name).lower() for name in names}
 
 
 def warn_of_rules(data: JSON) -> None:
     """Warn of rules about single tools that stand outside of the tables."""
-    keys = ["amp.tools.disable"]
-    if "mcp" in data:
-        # The file is one of opencode: `mcp` has been taken away from any other.
-        keys += ["tools", "permission"]
     rules: list[Any] = []
-    for key in keys:
-        if isinstance(data.get(key), dict | list):
+    for key, table in _RULES.items():
+        if table in data and isinstance(data.get(key), dict | list):
             rules += data[key]
     if rules:
         how = "`excludeTools` in a server's entry does the same"
         log.warning("not applied, rules about single tools: %s; %s", rules, how)
+
+
+def _starts_workbench(server: ServerConfig) -> bool:
+    """Whether a server is this very file, for anything but its own tools."""
+    values = server.values
+    if server.kind != "command" or "--toolbox" in values["args"]:
+        return False
+    for word in (values["command"], *values["args"]):
+        file = os.path.expanduser(os.path.join(values["cwd"], word))
+        if os.path.exists(file) and os.path.samefile(file, __file__):
+            return True
+    return False
 
 
 def _object(value: Any) -> JSON:
@@ -3574,43 +3549,27 @@ def _object(value: Any) -> JSON:
     return value if isinstance(value, dict) else {}
 
 
-def _read_names(file: ValueReader, path: str, owner: JSON) -> set[str]:
-    """A list of servers' names, which clients compare without regard to case."""
-    names = file.expect(path, owner.get(path, []), list)
-    return {name.lower() for name in names if isinstance(name, str)}
-
-
 def translate_entry(path: str, entry: JSON, reader: ValueReader) -> JSON:
     """The entry of a server in our form; `reader` collects contradictions."""
-    # opencode has references such as `{env:NAME}` and `{file:PATH}`. The second becomes
-    # one that the core reports, because files are not read.
-    entry = json.loads(re.sub(r"(?<!\$)\{(env|file):", r"${\1:", json.dumps(entry)))
     command = entry.get("command")
-    args = entry.get("args", [])
-    if isinstance(command, list) and command and isinstance(args, list):
+    if command and isinstance(command, list) and "args" not in entry:
         # opencode writes the command and its arguments as one list.
         entry["command"] = command[0]
-        entry["args"] = command[1:] + args
+        entry["args"] = command[1:]
     _translate_approvals(path, entry, reader)
     _translate_names(entry)
-    for ours, spellings in _SPELLINGS.items():
-        for key in spellings:
-            if key in entry:
-                _rename(path, entry, key, ours, reader)
-    needless = set(_IGNORED.split()) - known_keys()
+    for key, ours in _SPELLINGS.items():
+        if key not in entry:
+            continue
+        value = entry.pop(key)
+        if ours not in entry:
+            entry[ours] = value
+        elif ours == "excludeTools" and isinstance(entry[ours], list):
+            entry[ours] = entry[ours] + reader.expect(f"{path}.{key}", value, list)
+        elif entry[ours] != value:
+            reader.report(f"{path}.{key}", f"expected the same as in {ours}")
+    needless = _IGNORED - known_keys()
     return {key: value for key, value in entry.items() if key not in needless}
-
-
-def _rename(path: str, entry: JSON, key: str, ours: str, reader: ValueReader) -> None:
-    """Give a key of an entry our name, beside which it must not say anything else."""
-    value = entry.pop(key)
-    former = entry.setdefault(ours, value)
-    if former == value:
-        return
-    if ours == "excludeTools" and type(former) is type(value) is list:
-        entry[ours] = former + value
-    else:
-        reader.report(f"{path}.{key}", f"expected the same as in {ours}")
 
 
 def _translate_approvals(path: str, entry: JSON, reader: ValueReader) -> None:
@@ -3642,29 +3601,30 @@ def _translate_names(entry: JSON) -> None:
     if isinstance(entry.get("env_http_headers"), dict):
         for header, name in entry.pop("env_http_headers").items():
             _add(entry, "http_headers", header, f"${{env:{name}}}")
-    if isinstance(entry.get("bearer_token_env_var"), str):
+    if "bearer_token_env_var" in entry:
         token = f"Bearer ${{env:{entry.pop('bearer_token_env_var')}}}"
         _add(entry, "http_headers", "Authorization", token)
 
 
 def _add(entry: JSON, key: str, name: str, value: str) -> None:
     """Add a member to an object of an entry, unless it has one of this name."""
-    members = entry.setdefault(key, {})
-    if isinstance(members, dict):
-        members.setdefault(name, value)
+    entry[key] = {name: value} | _object(entry.get(key))
 
 
 # Editors write JSON with comments and trailing commas. Strings are matched first,
 # because neither means anything inside a string.
-_STRING = r'(?xs) (?P<string> "(?:[^"\\]+|\\.)*"? )'
-_COMMENT = _STRING + r" | //[^\n]* | /\*.*?(?:\*/|\Z)"
-_TRAILING_COMMA = _STRING + r" | ,(?=\s*[\]}])"
+_STRING = r'(?s)("(?:[^"\\]|\\.)*")'
+_COMMENT = _STRING + r"|//[^\n]*|/\*.*?\*/"
+_TRAILING_COMMA = _STRING + r"|,(?=\s*[\]}])"
 
 
 def translate_text(path: str, text: str) -> str:
     """The text of a file as plain JSON. Dates in TOML become texts."""
     if path.endswith(".toml"):
         return json.dumps(tomllib.loads(text), default=str)
+    # opencode's `{env:NAME}` becomes `${env:NAME}`, and so does `{file:PATH}`, which the
+    # core then reports as a reference that it does not know.
+    text = re.sub(r"(?<!\$)\{(env|file):", r"${\1:", text)
     # Comments may stand between a comma and its bracket, and so go first.
     text = re.sub(_COMMENT, _blank, text)
     return re.sub(_TRAILING_COMMA, _blank, text)
@@ -3672,7 +3632,7 @@ def translate_text(path: str, text: str) -> str:
 
 def _blank(match: re.Match[str]) -> str:
     """A string as it is, and spaces, which keep lines and columns, for all else."""
-    return match["string"] or re.sub(".", " ", match[0])
+    return match[1] or re.sub(".", " ", match[0])
 
 
 FORMS |= dict.fromkeys([*_TABLES, "projects"], read_tables)
@@ -3688,26 +3648,24 @@ from mcp import Client
 async def check(config: WorkbenchConfig) -> int:
     """Start all servers side by side, and print a line for each as it settles.
 
-    Returns the exit status: 1 if a server is not ok, or if there is none.
+    Returns the exit status: 1 if a server is not ok. Raises `ConfigError` without any.
     """
+    if not any(toolbox.servers for toolbox in config.toolboxes.values()):
+        raise ConfigError(f"No server is configured: {config.source}")
     async with running_workbench(config) as workbench:
         servers: Servers = []
         for name in config.toolboxes:
             servers += workbench.use_toolbox(name)
         # The report has the warnings of patterns, so the log need not.
         pattern_log.setLevel(logging.ERROR)
-        if not servers:
-            print(f"No server is configured: {config.source}")
-            return 1
         reminder = asyncio.create_task(_tell_what_is_awaited(servers))
         width = max(len(_short_name(server)) for server in servers)
-        checks = [_check_server(server, width) for server in servers]
-        await asyncio.gather(*checks)
+        await asyncio.gather(*[_check_server(server, width) for server in servers])
         reminder.cancel()
         up = in_state(State.UP, servers)
         _print_summary(servers, up)
         if up:
-            _print_context(workbench)
+            _print_context(config, up)
         return int(len(up) < len(servers))
 
 
@@ -3728,16 +3686,15 @@ async def _check_server(server: DownstreamServer, width: int) -> None:
     began = anyio.current_time()
     connection = server.start()
     await connection.reach(State.UP)
-    seconds = anyio.current_time() - began
-    start = f"{_short_name(server):{width}}"
+    seconds = f"{anyio.current_time() - began:6.1f} s"
+    name = _short_name(server).ljust(width)
     if connection.state is State.UP:
-        print(f"{start}  ok     {seconds:6.1f} s  {_describe_cost(server)}")
+        print(f"{name}  ok     {seconds}  {_describe_cost(server)}")
         details = connection.find_idle_patterns()
         if log.isEnabledFor(logging.DEBUG):  # --verbose
             details += _describe_tools(server)
     else:
-        reason = shorten(connection.reason, 1_000)
-        print(f"{start}  FAILED {seconds:6.1f} s  {reason}")
+        print(f"{name}  FAILED {seconds}  {shorten(connection.reason, 1_000)}")
         details = list(connection.output)
     for line in details:
         print(f"    {line}")
@@ -3780,15 +3737,15 @@ def _print_summary(servers: Servers, up: Servers) -> None:
     print(summary)
 
 
-def _print_context(workbench: Workbench) -> None:
+def _print_context(config: WorkbenchConfig, up: Servers) -> None:
     """Print what a model's context holds with the workbench, and without."""
     tools: list[types.Tool] = []
-    for server in workbench.opened_servers():
+    for server in up:
         tools += server.connection.tools.values()
     # Clients pass on only these parts of a tool's declaration to a model.
     parts = {"__all__": {"name", "description", "input_schema"}}
-    own = len(to_json(declare_meta_tools(workbench.config), include=parts))
-    own += len(instructions(workbench.config).encode())
+    own = len(to_json(declare_meta_tools(config), include=parts))
+    own += len(instructions(config).encode())
     natively = len(to_json(tools, include=parts))
     print("A model's context holds:")
     print(_cost(own), "before anything is opened")
@@ -3810,10 +3767,11 @@ async def call_by_name(config: WorkbenchConfig, name: str, *words: str) -> int:
     async with Client(create_server(config), mode="legacy") as client:
         called = {"tool_name": name, "arguments": " ".join(words)}
         result = await client.call_tool("use_tool", called)
-    output = result.model_dump_json(indent=2, by_alias=True, exclude_unset=True)
-    texts = [b.text for b in result.content if isinstance(b, types.TextContent)]
-    if texts and len(texts) == len(result.content):
-        output = "\n".join(texts)
+    blocks: list[Any] = result.content
+    if {block.type for block in blocks} == {"text"}:
+        output = "\n".join(block.text for block in blocks)
+    else:
+        output = result.model_dump_json(indent=2, by_alias=True, exclude_unset=True)
     stream = sys.stderr if result.is_error else sys.stdout
     if stream.isatty():
         output = CONTROLS.sub(" ", output)
