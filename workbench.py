@@ -15,7 +15,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # `ServerProcess._messages`.
 #
 # The core is complete by itself, with these sections and their lines of code:
-# Configuration (270), Workbench (238), MCP server (161), Connections (269), Processes
+# Configuration (270), Workbench (239), MCP server (161), Connections (269), Processes
 # (111), Messages (56), Secrets (40), Serving (188).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
@@ -23,10 +23,10 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # its name. What each adds, with its lines of code:
 # Remote servers (292): entries with a `url`. If it is deleted, Sign-in has to go, too.
 # Sign-in (213): `--login`, and tokens for remote servers.
-# Brief answers (116): `brief`, and a limit for answers of `open_toolbox`.
+# Brief answers (107): `brief`, and a limit for answers of `open_toolbox`.
 # Approval (73): a person is asked before some calls.
-# Other clients' files (164): their tables of servers, their keys, and TOML.
-# Reports (113): `--check` and `--call`.
+# Other clients' files (140): their tables of servers, their keys, and TOML.
+# Reports (111): `--check` and `--call`.
 # Built-in toolbox (101): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
 # Windows (23): there, too, the children of servers end.
