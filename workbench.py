@@ -21,7 +21,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Each room behind the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
 # its name. What each adds, with its lines of code:
-# Remote servers (292): entries with a `url`. If it is deleted, Sign-in has to go, too.
+# Remote servers (250): entries with a `url`. If it is deleted, Sign-in has to go, too.
 # Sign-in (213): `--login`, and tokens for remote servers.
 # Brief answers (107): `brief`, and a limit for answers of `open_toolbox`.
 # Approval (73): a person is asked before some calls.
@@ -71,7 +71,7 @@ import queue
 import re
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -2326,6 +2326,7 @@ def main() -> None:
 # server.
 
 import urllib.request
+from contextlib import aclosing
 
 import httpx2
 
@@ -2343,17 +2344,12 @@ _VERSION_HEADER = "mcp-protocol-version"
 HEADERS = {"accept": "application/json, text/event-stream"}
 HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
 
-Answer = types.JSONRPCResponse | types.JSONRPCError
-# These HTTP statuses, if a response has no answer under the id of its request, mean:
-# The session has ended.
-_SESSION_ENDED = (400, 404, 410)
-# The session has ended, and the server has certainly not executed the request.
-_NOT_EXECUTED = (400, 404)
-# The server refuses `initialize`, and may know only SSE.
-_MAY_BE_SSE = (400, 404, 405)
-# The request came too soon. The session goes on.
-_TOO_MANY = 429
 _Opening = AbstractAsyncContextManager[httpx2.Response]
+_Events = AsyncGenerator[httpx2.ServerSentEvent]
+Answer = types.JSONRPCResponse | types.JSONRPCError
+# What comes of a request: its answer, or the reason why there is none. Over SSE, None
+# means that the answer will come in the server's stream.
+_Outcome = Answer | ToolError | None
 
 
 def read_headers(reader: ValueReader, path: str, value: Any) -> JSON:
@@ -2368,35 +2364,21 @@ def read_headers(reader: ValueReader, path: str, value: Any) -> JSON:
     return headers
 
 
-@dataclass
-class _Outcome:
-    """The outcome of a request: its response, and the rest of its event stream."""
-
-    awaited: str = ""  # the id of the answer; empty if none is awaited
-    status: int = 0  # that of the first response; 0 if none has come
-    answer: Answer | None = None
-    failure: ToolError | None = None  # why no answer has come
-    last_data: str = ""  # of the last event
-    # How the rest of the stream is asked for, and after how many seconds.
-    resumption: JSON = field(default_factory=dict)
-    retry: float = 1.0
-
-
 class RemoteServer(Transport):
-    """A remote server, over Streamable HTTP, or over SSE by an `Sse`.
+    """A remote server, over Streamable HTTP, or over the older SSE transport.
 
     A message is posted in the task that sends it. So a request that fails ends no other
     request, and cancelling the task closes its HTTP connection.
 
-    The life of a session, where a server has sessions:
-
-    - A response names its id, usually that to `initialize`. Later requests send it.
-    - `_listen` reads the messages that belong to no request of ours.
-    - `_request` closes the connection once a request shows that the session is lost.
-      A GET that only listens, a DELETE or a notification says nothing about it.
-    - `__aexit__` ends the session by a DELETE.
-
+    Over Streamable HTTP, the answer to a request comes in the response to its POST. The
+    response to `initialize` may name a session, whose id later requests send. Then
+    `_listen` reads the messages that belong to no request of ours, and `__aexit__` ends
+    the session.
     https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
+
+    Over SSE, all messages of the server come in the stream of one GET. The connection
+    ends with this stream.
+    https://modelcontextprotocol.io/specification/2024-11-05/basic/transports#http-with-sse
     """
 
     KEYS: ClassVar = {
@@ -2407,21 +2389,16 @@ class RemoteServer(Transport):
     }
 
     async def __aenter__(self) -> Streams:
-        """Make the HTTP client, and begin to listen."""
+        """Make the HTTP client. The first message makes the first connection."""
         self._make_client()
-        self.endpoint = self.url  # where messages are posted; SSE names another
-        # The event is set once an era is agreed on. Before, a request may be refused
-        # because of a mistake in the entry.
-        self._is_agreed = anyio.Event()
+        self._endpoint = self.url  # where messages are posted; SSE names another
+        self._is_sse = self.entry.values["transport"] == "sse"
+        self._listener: asyncio.Task[None] | None = None
         self._failures = 0  # of requests, in a row
-        # The stream keeps nothing: a server that sends without end has to wait for the
-        # session, and fills no memory.
-        self.inbox, self._reader = anyio.create_memory_object_stream[SessionMessage]()
-        self._sse: Sse | None = None
-        self._listener = asyncio.create_task(self._listen())
-        if self.entry.values["transport"] == "sse":
-            self._change_to(Sse(self))
-        return Streams(self._reader, self._send)
+        # None is the end. The limit has a server that sends without end wait for the
+        # session. Without it, such a server would fill the memory.
+        self._inbox: asyncio.Queue[SessionMessage | None] = asyncio.Queue(1)
+        return Streams(self._messages(), self._send)
 
     def _make_client(self) -> None:
         try:
@@ -2439,267 +2416,248 @@ class RemoteServer(Transport):
         self.http.headers.update(HEADERS)
         add_sign_in(self.http, self.url, self.config.secrets)  # room: Sign-in
 
-    def _change_to(self, sse: Sse) -> None:
-        self._sse = sse
-        self._listener.cancel()
-        self._listener = asyncio.create_task(sse.listen())
+    async def _messages(self) -> Messages:
+        while (item := await self._inbox.get()) is not None:
+            yield item
 
     async def _send(self, item: SessionMessage) -> None:
         """Post a message. Over Streamable HTTP, wait for the answer to a request."""
-        message = item.message
         headers: JSON = getattr(item.metadata, "headers", None) or {}
-        if self._sse:
-            await self._sse.send(message, headers)
-        elif isinstance(message, types.JSONRPCRequest):
-            await self._request(message, headers)
-        else:
-            with suppress(Exception):
-                async with self.post(message, headers):
-                    pass  # the body has nothing, and may never end
         # The session sets the agreed version in the headers of its requests and
-        # notifications. Its answers, and all GETs, need this header, too, from now on.
+        # notifications. Its answers, and all GETs, need this header, too.
         if _VERSION_HEADER in headers:
             self.http.headers[_VERSION_HEADER] = headers[_VERSION_HEADER]
-            self._is_agreed.set()
+        if isinstance(item.message, types.JSONRPCRequest):
+            await self._request(item.message, headers)
+            return
+        content = dump_message(item.message)
+        with suppress(Exception):
+            async with self._open("POST", headers=headers, content=content):
+                pass  # the body has nothing, and may never end
+        # The first of these messages ends the handshake. Servers may refuse to open a
+        # stream before that.
+        if self._listener is None and SESSION_ID in self.http.headers:
+            self._listener = asyncio.create_task(self._listen())
 
     async def _request(self, request: types.JSONRPCRequest, headers: JSON) -> None:
-        """Post a request, and judge its session by what comes of it."""
-        outcome = _Outcome(awaited=str(request.id))
-        try:
-            await self._get_answer(self.post(request, headers), outcome)
-        except Exception as error:  # noqa: BLE001
-            outcome.failure = self.failure(error, outcome.status)
-        is_refused = outcome.status in _MAY_BE_SSE and outcome.answer is None
-        if request.method == "initialize" and is_refused:
-            # The protocol asks clients to try the older transport then.
-            sse = Sse(self, str(outcome.failure))
-            self._change_to(sse)
-            await sse.send(request, headers)
-            return
-        if self._judge_session(request.method, outcome):
-            reason = "has lost the session"
-            if isinstance(outcome.answer, types.JSONRPCError):
-                reason += f": {outcome.answer.error.message}"
-            self.on_closed(str(outcome.failure or reason))
-        if outcome.failure:
-            raise outcome.failure
+        """Post a request, and hand on its answer. Raises `ToolError` if there is none."""
+        status, outcome = await self._exchange(request, headers)
+        is_refused = isinstance(outcome, ToolError) and status in (400, 404, 405)
+        if request.method != "initialize":
+            self._close_if_lost(request.method, status, outcome)
+        elif is_refused and not self._is_sse:
+            # The protocol asks clients to try SSE then. If SSE fails as well, the first
+            # failure tells more.
+            self._is_sse = True
+            _, over_sse = await self._exchange(request, headers)
+            if not isinstance(over_sse, ToolError):
+                outcome = over_sse
+        if isinstance(outcome, ToolError):
+            raise outcome
+        if outcome is not None:
+            await self._inbox.put(SessionMessage(outcome))
 
-    def _judge_session(self, method: str, outcome: _Outcome) -> bool:
-        """Count a request that has ended; return whether it shows a lost session."""
-        status, answer = outcome.status, outcome.answer
-        if status == _TOO_MANY:
-            return False
-        if answer is None and status in _SESSION_ENDED:
-            return True
-        if answer is None or status >= 400:
+    async def _exchange(
+        self, request: types.JSONRPCRequest, headers: JSON
+    ) -> tuple[int, _Outcome]:
+        """Post a request; the HTTP status of its response, or 0, and its outcome."""
+        reading = _Reading()
+        try:
+            # Over SSE, the first request needs the endpoint.
+            if self._is_sse and self._listener is None:
+                await self._open_sse()
+            answer = await self._get_answer(request, headers, reading)
+            return reading.status, answer
+        except Exception as error:  # noqa: BLE001
+            return reading.status, self._failure(error, request.method, reading.status)
+
+    async def _get_answer(
+        self, request: types.JSONRPCRequest, headers: JSON, reading: _Reading
+    ) -> Answer | None:
+        """Post a request, and read what comes, up to its answer.
+
+        If the event stream is cut, the rest is the response to a new request.
+        https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
+        """
+        content = dump_message(request)
+        opening = self._open("POST", headers=headers, content=content)
+        while True:
+            answer = await self._hand_on(reading.events(opening), str(request.id))
+            response = reading.response
+            if response.headers.get(SESSION_ID):
+                self.http.headers[SESSION_ID] = response.headers[SESSION_ID]
+            # Over SSE, the answer comes in the stream of the server.
+            if answer or (self._is_sse and response.is_success):
+                return answer
+            # Without the id of an event, the rest cannot be asked for.
+            if not (reading.resumption and response.is_success):
+                raise self._unanswered(reading)
+            await anyio.sleep(reading.retry)
+            opening = self._open("GET", headers=reading.resumption)
+
+    async def _hand_on(self, events: _Events, awaited: str = "") -> Answer | None:
+        """Hand on the messages of a response, to its end or to the awaited answer.
+
+        This answer is returned. Another answer in the same response is dropped, because
+        its id may be that of another open request.
+        """
+        async with aclosing(events):
+            async for event in events:
+                message = read_message(event.data.encode())
+                if awaited and isinstance(message, Answer):
+                    if str(message.id) == awaited:
+                        return message
+                elif message is not None:
+                    await self._inbox.put(SessionMessage(message))
+        return None
+
+    def _close_if_lost(self, method: str, status: int, outcome: _Outcome) -> None:
+        """Close the connection if this outcome of a request shows a lost session."""
+        if status == httpx2.codes.TOO_MANY_REQUESTS:
+            return
+        is_unanswered = isinstance(outcome, ToolError)
+        if is_unanswered or status >= 400:
             self._failures += 1
         else:
             self._failures = 0
-        if self._failures > 1:
-            return True
-        if method == "tools/list" and isinstance(answer, types.JSONRPCError):
-            # Servers that lose a session may refuse a listing like this.
-            return answer.error.code != types.METHOD_NOT_FOUND
-        return False
-
-    async def _get_answer(self, opening: _Opening, outcome: _Outcome) -> None:
-        """Read a response, and what follows it, until the awaited answer has come.
-
-        If the event stream is cut, the rest is the response to a new request.
-
-        https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#resumability-and-redelivery
-        """
-        response = await self._read(opening, outcome)
-        while outcome.answer is None:
-            # Without the id of an event, the rest cannot be asked for.
-            if not outcome.resumption or not response.is_success:
-                raise self.unanswered(response, outcome.last_data)
-            await anyio.sleep(outcome.retry)
-            rest = self.open("GET", outcome.resumption)
-            response = await self._read(rest, outcome)
-
-    async def _read(self, opening: _Opening, outcome: _Outcome) -> httpx2.Response:
-        """Hand on the messages of a response, to its end or the awaited answer."""
-        async with opening as response:
-            outcome.status = outcome.status or response.status_code
-            async for event in _events(response):
-                await self._take(event, outcome)
-                if outcome.answer:
-                    break
-        return response
-
-    async def _take(self, event: httpx2.ServerSentEvent, outcome: _Outcome) -> None:
-        """Hand on the message of an event, which may be the answer."""
-        outcome.last_data = event.data
-        # An event without an id or `retry` does not change the last.
-        if event.id:
-            outcome.resumption = {"last-event-id": event.id}
-        if event.retry is not None and event.retry >= 0:
-            outcome.retry = event.retry / 1000
-        message = read_message(event.data.encode())
-        if outcome.awaited and isinstance(message, Answer):
-            if str(message.id) != outcome.awaited:
-                # The id may be that of another open request.
-                return
-            outcome.answer = message
-        if message is not None:
-            await self.inbox.send(SessionMessage(message))
+        is_lost = self._failures > 1
+        # With one of these statuses, servers refuse a session that they do not know.
+        if is_unanswered and (self._is_sse or status in (400, 404, 410)):
+            is_lost = True
+        error = outcome.error if isinstance(outcome, types.JSONRPCError) else None
+        # Servers may refuse a listing like this, and no status tells of it.
+        if error and method == "tools/list" and error.code != types.METHOD_NOT_FOUND:
+            is_lost = True
+        if is_lost:
+            why = error.message if error else str(outcome)
+            self.on_closed(f"has lost the session: {why}")
 
     async def _listen(self) -> None:
         """Read the messages that belong to no request of ours.
 
-        A server may have no stream of them, and refuse the GET.
+        The server may have no stream of them, and refuse each GET.
         """
-        await self._is_agreed.wait()
-        outcome = _Outcome()
-        # Without a session, the server has no messages for this client alone.
-        while SESSION_ID in self.http.headers:
-            is_open = False
+        while True:
+            reading = _Reading()
+            # A stream that was cut is asked for again, until the server refuses that.
             with suppress(Exception):
-                stream = self.open("GET", outcome.resumption)
-                response = await self._read(stream, outcome)
-                is_open = response.is_success
-            pause = outcome.retry
-            if not is_open:
-                # Later, a new stream is asked for, and not the rest of this one.
-                outcome, pause = _Outcome(), RETRY_PAUSE
-            await anyio.sleep(pause)
+                while True:
+                    opening = self._open("GET", headers=reading.resumption)
+                    await self._hand_on(reading.events(opening))
+                    reading.response.raise_for_status()
+                    await anyio.sleep(reading.retry)
+            await anyio.sleep(RETRY_PAUSE)
+
+    async def _open_sse(self) -> None:
+        """Open the stream of an SSE server, which first names the endpoint."""
+        reading = _Reading()
+        events = reading.events(self._open("GET"))
+        async for event in events:
+            if event.event == "endpoint":
+                # The headers are for this host alone, so the host is not taken.
+                path = self.url.join(event.data).raw_path
+                self._endpoint = self.url.copy_with(raw_path=path)
+                self._listener = asyncio.create_task(self._listen_over_sse(events))
+                return
+        raise self._unanswered(reading)
+
+    async def _listen_over_sse(self, events: _Events) -> None:
+        """Read the messages of an SSE server, and end the connection with them."""
+        with suppress(Exception):
+            await self._hand_on(events)
+        self.on_closed("ended its stream")
+        await self._inbox.put(None)
+        # No answer can come any more, so every open request has failed.
+        await self.http.aclose()
 
     async def __aexit__(self, *_: object) -> None:
         """End the session, and close all HTTP connections.
 
         Servers may keep a process or a browser for each session that was not ended.
         """
-        self._listener.cancel()
-        # The session reads no more messages. With this end open, a message would wait.
-        self._reader.close()
-        with anyio.CancelScope(shield=True), self.inbox:
+        if self._listener:
+            self._listener.cancel()
+        with anyio.CancelScope(shield=True):
             with anyio.move_on_after(EXIT_GRACE), suppress(Exception):
                 if SESSION_ID in self.http.headers:
-                    async with self.open("DELETE", {}):
+                    async with self._open("DELETE"):
                         pass
             await self.http.aclose()
-            await asyncio.wait([self._listener])
 
-    def post(self, message: types.JSONRPCMessage, headers: JSON) -> _Opening:
-        return self.open("POST", headers, dump_message(message))
-
-    @asynccontextmanager
-    async def open(
-        self, method: str, headers: JSON, content: bytes = b""
-    ) -> AsyncIterator[httpx2.Response]:
+    def _open(self, method: str, **parts: Any) -> _Opening:
         """The response to an HTTP request, whose body is still to be read.
 
         Redirects are followed within the host alone, because the headers may be secret.
         A redirect that makes a GET of a POST is not followed, because the message would
         be lost.
         """
-        parts: JSON = {"headers": headers, "content": content}
-        stream = stream_within_origin(self.http, method, self.endpoint, **parts)
-        async with stream as response:
-            target = redirect_location(response)
-            if target is not None:
-                how = f"write {target} in `url`"
-                raise ToolError(f"HTTP {response.status_code}, a redirect: {how}")
-            if response.headers.get(SESSION_ID):
-                self.http.headers[SESSION_ID] = response.headers[SESSION_ID]
-            yield response
+        return stream_within_origin(self.http, method, self._endpoint, **parts)
 
-    def unanswered(self, response: httpx2.Response, body: str) -> ToolError:
-        """The error for a response that has no answer: what it has, and what to do."""
+    def _unanswered(self, reading: _Reading) -> ToolError:
+        """The error for a response without an answer: what it has, and what to do."""
+        response = reading.response
+        status = response.status_code
         if _is_stream(response):
-            what = "the stream ended before the answer"
-        else:
-            # The mask comes before the cut, because a secret that is cut is not found.
-            told = " ".join(self.config.secrets.mask(body).split())
-            what = f"no valid MCP answer: {told[:300] or 'nothing'}"
-        if not self._is_agreed.is_set():
-            what += " (check `headers`, and the path in `url`, which often is /mcp)"
-        told = f"HTTP {response.status_code}, {what}"
+            return ToolError(f"HTTP {status}, the stream ended before the answer")
+        target = redirect_location(response)
+        if target is not None:
+            return ToolError(f"HTTP {status}, a redirect: write {target} in `url`")
+        # The mask comes before the cut, because a secret that is cut is not found.
+        said = " ".join(self.config.secrets.mask(reading.body).split()) or "nothing"
+        told = f"HTTP {status}, no valid MCP answer: {shorten(said, 300)}"
+        if _VERSION_HEADER not in self.http.headers:
+            told += " (check `headers`, and the path in `url`, which often is /mcp)"
         request = response.request
         in_session = request.method == "POST" and SESSION_ID in request.headers
-        # A stream may have broken off before the answer.
-        is_refused = response.status_code in _NOT_EXECUTED and not _is_stream(response)
-        if in_session and is_refused:
+        # A server that refuses the session like this has not executed the request.
+        if in_session and status in (400, 404):
             return NotDelivered(told)
         return ToolError(told)
 
-    def failure(self, error: Exception, status: int) -> ToolError:
+    def _failure(self, error: Exception, method: str, status: int) -> ToolError:
         """The reason why a request failed, whose response has this status, or 0."""
         told = f"{shown_url(self.url)}: {explain(error)}"
         if "certificate" in told.lower():
             told += " (add its authority to a file that SSL_CERT_FILE names)"
         broken = httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError
         may_be_executed = status // 100 in (2, 5) or isinstance(error, broken)
-        if may_be_executed and self._is_agreed.is_set():
+        if may_be_executed and method == "tools/call":
             told += f"; {NOT_REPEATED}"
-        if isinstance(error, NotDelivered):
-            return NotDelivered(told)
-        return ToolError(told)
+        kind = NotDelivered if isinstance(error, NotDelivered) else ToolError
+        return kind(told)
 
 
-class Sse:
-    """The older transport: all messages of the server come in the stream of one GET.
+class _Reading:
+    """What a request reads, from one response or, if its stream is cut, from several."""
 
-    The stream first names the endpoint to which messages are posted. The connection
-    ends with the stream, or with a request whose POST fails, but not by HTTP 429.
+    def __init__(self) -> None:
+        self.response: httpx2.Response  # the last one
+        self.status = 0  # of the first response; 0 if none has come
+        self.body = ""  # of the last response, if it is no stream
+        # How the rest of a stream is asked for, and after how many seconds.
+        self.resumption: JSON = {}
+        self.retry = 1.0
 
-    https://modelcontextprotocol.io/specification/2024-11-05/basic/transports#http-with-sse
-    """
-
-    def __init__(self, server: RemoteServer, refusal: str = "") -> None:
-        self._server = server
-        self._refusal = refusal  # why Streamable HTTP was given up
-        # Set once the endpoint is named, or never will be.
-        self._is_settled = anyio.Event()
-
-    async def send(self, message: types.JSONRPCMessage, headers: JSON) -> None:
-        """Post a message. The answer to a request comes in the stream."""
-        await self._is_settled.wait()
-        status = 0
-        try:
-            async with self._server.post(message, headers) as response:
-                status = response.status_code
-                if not response.is_success:
-                    body = await _read_body(response)
-                    raise self._server.unanswered(response, body)
-        except Exception as error:  # noqa: BLE001
-            if isinstance(message, types.JSONRPCRequest):
-                failure = self._server.failure(error, status)
-                if status != _TOO_MANY:
-                    self._server.on_closed(str(failure))
-                raise failure from None
-
-    async def listen(self) -> None:
-        """Read the stream to its end, and end the connection."""
-        server = self._server
-        reason = "ended its stream"
-        try:
-            await self._read_stream()
-        except Exception as error:  # noqa: BLE001
-            reason = str(server.failure(error, 0))
-        if self._refusal and not self._is_settled.is_set():
-            reason = self._refusal
-        server.on_closed(reason)
-        server.inbox.close()
-        # No answer can come any more. Closing the HTTP client fails every post, even
-        # one that waits for the endpoint.
-        await server.http.aclose()
-        self._is_settled.set()
-
-    async def _read_stream(self) -> None:
-        async with self._server.open("GET", {}) as response:
+    async def events(self, opening: _Opening) -> _Events:
+        """The events of a response. Any other body counts as one event."""
+        async with opening as response:
+            self.response = response
+            self.status = self.status or response.status_code
             if not _is_stream(response):
-                raise self._server.unanswered(response, await _read_body(response))
-            async for event in _events(response):
-                if event.event == "endpoint":
-                    # The headers are for this host alone, so the host is not taken.
-                    path = self._server.url.join(event.data).raw_path
-                    self._server.endpoint = self._server.url.copy_with(raw_path=path)
-                    self._is_settled.set()
-                message = read_message(event.data.encode())
-                if message is not None:
-                    await self._server.inbox.send(SessionMessage(message))
+                self.body = await _read_body(response)
+                yield httpx2.ServerSentEvent(data=self.body)
+                return
+            # A stream that was cut is resumed like one that has ended.
+            with suppress(httpx2.NetworkError, httpx2.ProtocolError):
+                async for event in httpx2.EventSource(response, MESSAGE_LIMIT):
+                    # An event without an id or `retry` does not change the last.
+                    if event.id:
+                        self.resumption = {"last-event-id": event.id}
+                    if event.retry is not None and event.retry >= 0:
+                        self.retry = event.retry / 1000
+                    yield event
+                    # A server that writes without end must not block the event loop.
+                    await asyncio.sleep(0)
 
 
 def make_http_client(url: httpx2.URL) -> httpx2.AsyncClient:
@@ -2716,10 +2674,11 @@ def make_http_client(url: httpx2.URL) -> httpx2.AsyncClient:
         verify=context,
         proxy=find_proxy(url),
         trust_env=False,
-        # Only connecting has a timeout: a call may run for hours, an upload may be
-        # slow, and a request beyond 200 waits for a free connection. Servers close idle
-        # connections, and a request on one that is just closed would fail.
+        # Only connecting has a timeout, because a call may run for hours.
         timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
+        # Without the first limit, many calls to one server would use up the file
+        # descriptors of all. Without the second, a request would fail that is sent over
+        # an idle connection which the server is just closing.
         limits=httpx2.Limits(max_connections=200, keepalive_expiry=2.0),
     )
 
@@ -2731,9 +2690,9 @@ def find_proxy(url: httpx2.URL) -> str | None:
     one that it cannot use, such as a SOCKS proxy, even if no request needs it.
     """
     proxies = urllib.request.getproxies()
-    # Python itself does not know `*.corp.example` in NO_PROXY.
-    direct = ["localhost", "127.*", "::1", *proxies.get("no", "").split(",")]
-    is_direct = any(matches(url.host, name.strip()) for name in direct)
+    exempt = [name.strip() for name in proxies.get("no", "").split(",")]
+    # `proxy_bypass` heeds NO_PROXY, but knows neither `*.corp.example` nor loopback.
+    is_direct = matches(url.host, "localhost", "127.*", "::1", *exempt)
     if is_direct or urllib.request.proxy_bypass(url.netloc.decode()):
         return None
     proxy = proxies.get(url.scheme, proxies.get("all"))
@@ -2742,27 +2701,13 @@ def find_proxy(url: httpx2.URL) -> str | None:
     return proxy
 
 
-async def _events(response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentEvent]:
-    """The events of a response. Any other body counts as one event."""
-    if not _is_stream(response):
-        yield httpx2.ServerSentEvent(data=await _read_body(response))
-        return
-    # A stream that was cut is resumed like one that has ended.
-    with suppress(httpx2.NetworkError, httpx2.ProtocolError):
-        async for event in httpx2.EventSource(response, MESSAGE_LIMIT):
-            yield event
-            # A server that writes without end must not block the event loop.
-            await asyncio.sleep(0)
-
-
 async def _read_body(response: httpx2.Response) -> str:
-    # A body that is too long is not read to its end: a small body may unpack to
-    # gigabytes.
+    # A small body may unpack to gigabytes, so one that is too long is not read to its
+    # end.
     body = await anext(response.aiter_bytes(MESSAGE_LIMIT), b"")
     if len(body) == MESSAGE_LIMIT:
-        raise ToolError(
-            f"HTTP {response.status_code}, longer than {MESSAGE_LIMIT} bytes"
-        )
+        status = response.status_code
+        raise ToolError(f"HTTP {status}, longer than {MESSAGE_LIMIT >> 20} MiB")
     return body.decode("utf-8-sig", errors="replace")
 
 
