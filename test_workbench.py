@@ -2718,7 +2718,7 @@ def test_one_bad_entry_costs_no_other(monkeypatch: Monkey, log: Logs) -> None:
     ask = {"command": "x", "tools": {"rm": {"approval_mode": "prompt"}}}
     entries = {"_": 7, "good": toolbox, "us": itself, "unset": unset, "ask": ask}
     config = parse({"mcp": entries})
-    assert log.messages == ["mcp.us: left out, because it starts this workbench"]
+    assert log.messages == ["mcp.us: left out, it starts this workbench"]
     assert list(config.toolboxes) == ["good", "unset", "ask"]
     for name, box in config.toolboxes.items():
         [server] = box.servers.values()

@@ -3080,7 +3080,7 @@ MODES["--login"] = Mode(
 ANSWER_LIMIT = 30_000  # characters of an answer; clients cut longer ones
 TEXTS_LIMIT = 10_000  # characters of the instructions and reasons in an answer
 LINES_LIMIT = 8_000  # characters of the lines of a brief answer
-STEPS = 4  # into the schema of an argument
+STEPS = 4  # how deep the schema of an argument is read
 
 _SIGNS = "Signs: `?` optional, `[]` list, `{}` object with its keys, `|` between "
 _SIGNS += "values, `…` more. Keep `brief`: a full name in `tools` brings the schema."
@@ -3105,7 +3105,7 @@ META_TOOLS["open_toolbox"] = (OpenWithBrief, open_toolbox)
 def fit(answer: JSON, asked: OpenToolbox) -> None:
     """Bring an answer of `open_toolbox` within its limit, if possible.
 
-    Names always stay. Without `brief`, a tool that is alone keeps its schema.
+    Names always stay. A tool that is alone in the answer is not cut.
     """
     failed, instructions = answer["servers_failed"], answer["instructions"]
     for texts in (failed, instructions):
@@ -3154,7 +3154,8 @@ def drop_schemas(answer: JSON) -> None:
     A tool loses its schema first, and the next time all else but its name.
     """
     tools = answer["tools"]
-    # The cuts of all tools: the size before, the tool's place, and what is left of it.
+    # For each cut: the tool's size before it, the tool's place, and what is left of it.
+    # In the order of sizes, each is a cut of the tool that is the longest by then.
     cuts: list[tuple[int, int, JSON]] = []
     for place, tool in enumerate(tools):
         if isinstance(tool, dict):
@@ -3385,9 +3386,8 @@ _TABLES += ["mcp.servers", "amp.mcpServers", f"{_OWN}.mcpServers"]
 # Keys of rules about single tools, and the table of the client that has them.
 _RULES = {"tools": "mcp", "permission": "mcp", "amp.tools.disable": "amp.mcpServers"}
 # Other spellings of our keys.
-_SPELLINGS = {"type": "transport", "serverUrl": "url", "httpUrl": "url"}
-_SPELLINGS |= {"http_headers": "headers", "environment": "env"}
-_SPELLINGS |= {"working_directory": "cwd"}
+_SPELLINGS = {"type": "transport", "environment": "env", "http_headers": "headers"}
+_SPELLINGS |= {"serverUrl": "url", "httpUrl": "url", "working_directory": "cwd"}
 _SPELLINGS |= dict.fromkeys(("includeTools", "enabled_tools", "tools"), "toolFilters")
 _SPELLINGS |= dict.fromkeys(("disabledTools", "disabled_tools"), "excludeTools")
 # These keys of an entry are for a client: what its windows show, what it never asks
@@ -3405,7 +3405,9 @@ KEYS["description"] = Key(ValueReader.read_text, "")
 
 def read_tables(file: ValueReader, content: JSON) -> dict[str, ToolboxConfig]:
     """A toolbox for each server in the tables of another client's file."""
-    data = without_null(content | _find_settings(content))
+    data = without_null(content)
+    _spread_mcp(data)
+    _spread_project(data)
     tables = {key: data[key] for key in _TABLES if key in data}
     if not tables and "projects" not in data:
         report_unknown_form(file, content)
@@ -3420,8 +3422,7 @@ def read_tables(file: ValueReader, content: JSON) -> dict[str, ToolboxConfig]:
             if name.lower() in off:
                 continue
             if _starts_workbench(server):
-                how = "because it starts this workbench"
-                log.warning("%s.%s: left out, %s", place, name, how)
+                log.warning("%s.%s: left out, it starts this workbench", place, name)
                 continue
             default = f"Tools of the MCP server '{name}'"
             description = server.values["description"] or default
@@ -3429,26 +3430,28 @@ def read_tables(file: ValueReader, content: JSON) -> dict[str, ToolboxConfig]:
     return toolboxes
 
 
-def _find_settings(content: JSON) -> JSON:
-    """The settings in `mcp` and for the current folder, with keys as `mcp.servers`."""
-    settings: JSON = {}
-    mcp = _object(content.get("mcp"))
-    # VS Code and Gemini CLI have these keys there. The `mcp` of opencode is a table.
+def _spread_mcp(data: JSON) -> None:
+    """Put each setting in `mcp` at the top of a file, such as `mcp.servers`."""
+    mcp = without_null(_object(data.get("mcp")))
+    # VS Code and Gemini CLI have these settings. The `mcp` of opencode is a table.
     if mcp.keys() & {"servers", "inputs", "allowed", "excluded", "serverCommand"}:
-        settings = {f"mcp.{key}": value for key, value in mcp.items()}
-        settings["mcp"] = None
+        del data["mcp"]
+        data.update({f"mcp.{key}": value for key, value in mcp.items()})
+
+
+def _spread_project(data: JSON) -> None:
+    """Put what is for the current folder at the top, and warn of other folders."""
     others = []
-    for folder, value in _object(content.get("projects")).items():
-        project = _object(value)
+    for folder, value in _object(data.get("projects")).items():
+        project = without_null(_object(value))
         # `Path` knows which paths are equal on Windows.
         if Path(folder) == Path.cwd():
-            settings |= {f"{_OWN}.{key}": project[key] for key in project}
+            data.update({f"{_OWN}.{key}": value for key, value in project.items()})
         elif project.get("mcpServers"):
             others.append(folder)
     if others:
         how = "start the workbench there, or move them to `mcpServers` at the top"
         log.warning("not served, the servers of other projects: %s; %s", others, how)
-    return settings
 
 
 def find_off(file: ValueReader, data: JSON, tables: JSON) -> set[str]:
@@ -3547,8 +3550,8 @@ def _translate_names(entry: JSON) -> None:
         for header, name in entry.pop("env_http_headers").items():
             _add(entry, "http_headers", header, f"${{env:{name}}}")
     if "bearer_token_env_var" in entry:
-        token = f"Bearer ${{env:{entry.pop('bearer_token_env_var')}}}"
-        _add(entry, "http_headers", "Authorization", token)
+        name = entry.pop("bearer_token_env_var")
+        _add(entry, "http_headers", "Authorization", f"Bearer ${{env:{name}}}")
 
 
 def _add(entry: JSON, key: str, name: str, value: str) -> None:
@@ -3567,8 +3570,8 @@ def translate_text(path: str, text: str) -> str:
     """The text of a file as plain JSON. Dates in TOML become texts."""
     if path.endswith(".toml"):
         return json.dumps(tomllib.loads(text), default=str)
-    # opencode's `{env:NAME}` becomes `${env:NAME}`, and so does `{file:PATH}`, which the
-    # core then reports as a reference that it does not know.
+    # opencode writes `{env:NAME}` for `${env:NAME}`. Its `{file:PATH}` becomes a
+    # reference, too, which the core reports, because it reads no files.
     text = re.sub(r"(?<!\$)\{(env|file):", r"${\1:", text)
     # Comments may stand between a comma and its bracket, and so go first.
     text = re.sub(_COMMENT, _blank, text)
