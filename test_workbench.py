@@ -2376,9 +2376,8 @@ async def test_a_long_brief_answer_has_no_descriptions_then_fewer_arguments() ->
             assert answer["tools"][0] == f"box__s{number}__t0{line}"
             assert len(answer["tools"]) == number
             assert number == 600 or len("".join(answer["tools"])) <= 8_000
-            assert (f"have no {missing}: `SERVER__*`" in answer["note"]) == bool(
-                missing
-            )
+            told = f"have no {missing}: `SERVER__*`"
+            assert (told in answer["note"]) == bool(missing)
 
 
 async def test_ordinary_tools_come_whole_and_the_longest_give_way() -> None:
@@ -2401,10 +2400,8 @@ async def test_ordinary_tools_come_whole_and_the_longest_give_way() -> None:
             lacking = [t for t in answer["tools"] if "inputSchema" not in t]
             assert len(lacking) == missing, parts
             assert all(least <= each.keys() for each in answer["tools"])
-            told = f"{missing} tools have no schema here: get it by full names in "
-            assert (f"{told}`tools`, fewer at a time" in answer["note"]) == bool(
-                missing
-            )
+            told = rf"{missing} .* no schema here: .* by full names .* fewer at a time"
+            assert bool(re.search(told, answer["note"])) == bool(missing)
             names_alone = all(len(each) == 1 for each in answer["tools"])
             assert len(workbench.compact(answer)) <= 30_000 or names_alone
         [alone] = (await open_box(client, "huge"))["tools"]

@@ -63,7 +63,6 @@ import asyncio
 import difflib
 import enum
 import fnmatch
-import functools
 import json
 import logging.handlers
 import os
@@ -3747,6 +3746,7 @@ MODES["--call"] = Mode(
 # there is neither.
 
 import datetime
+import functools
 import zoneinfo
 
 import uvicorn
