@@ -3499,21 +3499,22 @@ def _object(value: Any) -> JSON:
 def translate_entry(path: str, entry: JSON, reader: ValueReader) -> JSON:
     """The entry of a server in our form; `reader` collects contradictions."""
     command = entry.get("command")
-    if command and isinstance(command, list) and "args" not in entry:
+    args = entry.get("args", [])
+    if isinstance(command, list) and command and isinstance(args, list):
         # opencode writes the command and its arguments as one list.
         entry["command"] = command[0]
-        entry["args"] = command[1:]
+        entry["args"] = command[1:] + args
     _translate_approvals(path, entry, reader)
     _translate_names(entry)
     for key, ours in _SPELLINGS.items():
         if key not in entry:
             continue
         value = entry.pop(key)
-        if ours not in entry:
-            entry[ours] = value
-        elif ours == "excludeTools" and isinstance(entry[ours], list):
+        if entry.setdefault(ours, value) == value:
+            continue
+        if ours == "excludeTools" and isinstance(entry[ours], list):
             entry[ours] = entry[ours] + reader.expect(f"{path}.{key}", value, list)
-        elif entry[ours] != value:
+        else:
             reader.report(f"{path}.{key}", f"expected the same as in {ours}")
     needless = _IGNORED - known_keys()
     return {key: value for key, value in entry.items() if key not in needless}
@@ -3548,14 +3549,16 @@ def _translate_names(entry: JSON) -> None:
     if isinstance(entry.get("env_http_headers"), dict):
         for header, name in entry.pop("env_http_headers").items():
             _add(entry, "http_headers", header, f"${{env:{name}}}")
-    if "bearer_token_env_var" in entry:
+    if isinstance(entry.get("bearer_token_env_var"), str):
         name = entry.pop("bearer_token_env_var")
         _add(entry, "http_headers", "Authorization", f"Bearer ${{env:{name}}}")
 
 
 def _add(entry: JSON, key: str, name: str, value: str) -> None:
     """Add a member to an object of an entry, unless it has one of this name."""
-    entry[key] = {name: value} | _object(entry.get(key))
+    members = entry.get(key, {})
+    if isinstance(members, dict):
+        entry[key] = {name: value} | members
 
 
 # Editors write JSON with comments and trailing commas. Strings are matched first,
