@@ -25,7 +25,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Sign-in (213): `--login`, and tokens for remote servers.
 # Brief answers (107): `brief`, and a limit for answers of `open_toolbox`.
 # Approval (73): a person is asked before some calls.
-# Other clients' files (139): their tables of servers, their keys, and TOML.
+# Other clients' files (142): their tables of servers, their keys, and TOML.
 # Reports (111): `--check` and `--call`.
 # Built-in toolbox (102): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
