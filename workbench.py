@@ -3382,7 +3382,7 @@ import tomllib
 _OWN = "projects[this folder]"  # Claude Code's settings for the current folder
 _TABLES = ["mcpServers", "servers", "context_servers", "mcp_servers", "mcp"]
 _TABLES += ["mcp.servers", "amp.mcpServers", f"{_OWN}.mcpServers"]
-# Keys of rules about single tools, and the table of the client that has them.
+# Keys of clients' rules about single tools, each with the table beside which it stands.
 _RULES = {"tools": "mcp", "permission": "mcp", "amp.tools.disable": "amp.mcpServers"}
 # Other spellings of our keys.
 _SPELLINGS = {"type": "transport", "environment": "env", "http_headers": "headers"}
@@ -3456,11 +3456,12 @@ def _spread_project(data: JSON) -> None:
 def find_off(file: ValueReader, data: JSON, tables: JSON) -> set[str]:
     """The names of servers that a list switches off, in small letters."""
     names = [name for table in tables.values() for name in _object(table)]
+    # Without a list of allowed servers, all are allowed.
     allowed = file.expect("mcp.allowed", data.get("mcp.allowed", names), list)
     off: list[Any] = []
     for key in ("mcp.excluded", "disabledMcpServers", f"{_OWN}.disabledMcpServers"):
         off += file.expect(key, data.get(key, []), list)
-    return _in_small(off) | _in_small(names) - _in_small(allowed)
+    return _in_small(off) | (_in_small(names) - _in_small(allowed))
 
 
 def _in_small(names: list[Any]) -> set[str]:
