@@ -70,7 +70,7 @@ import queue
 import re
 import signal
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -2325,6 +2325,7 @@ def main() -> None:
 # server.
 
 import urllib.request
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import httpx2
