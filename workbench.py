@@ -21,7 +21,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Each room behind the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
 # its name. What each adds, with its lines of code:
-# Remote servers (250): entries with a `url`. If it is deleted, Sign-in has to go, too.
+# Remote servers (251): entries with a `url`. If it is deleted, Sign-in has to go, too.
 # Sign-in (213): `--login`, and tokens for remote servers.
 # Brief answers (107): `brief`, and a limit for answers of `open_toolbox`.
 # Approval (73): a person is asked before some calls.
