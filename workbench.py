@@ -21,7 +21,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Each room behind the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
 # its name. What each adds, with its lines of code:
-# Remote servers (251): entries with a `url`. If it is deleted, Sign-in has to go, too.
+# Remote servers (249): entries with a `url`. If it is deleted, Sign-in has to go, too.
 # Sign-in (213): `--login`, and tokens for remote servers.
 # Brief answers (107): `brief`, and a limit for answers of `open_toolbox`.
 # Approval (73): a person is asked before some calls.
@@ -2395,8 +2395,8 @@ class RemoteServer(Transport):
         self._is_sse = self.entry.values["transport"] == "sse"
         self._listener: asyncio.Task[None] | None = None
         self._failures = 0  # of requests, in a row
-        # None is the end. The limit has a server that sends without end wait for the
-        # session. Without it, such a server would fill the memory.
+        # None is the end. Without the limit of one message, a server that sends without
+        # end would fill the memory.
         self._inbox: asyncio.Queue[SessionMessage | None] = asyncio.Queue(1)
         return Streams(self._messages(), self._send)
 
@@ -2496,10 +2496,10 @@ class RemoteServer(Transport):
             opening = self._open("GET", headers=reading.resumption)
 
     async def _hand_on(self, events: _Events, awaited: str = "") -> Answer | None:
-        """Hand on the messages of a response, to its end or to the awaited answer.
+        """Hand on the messages of a response, to its end.
 
-        This answer is returned. Another answer in the same response is dropped, because
-        its id may be that of another open request.
+        If an answer is awaited, by its id, it ends this, and is returned. Other answers
+        are then dropped, because an id may be that of another open request.
         """
         async with aclosing(events):
             async for event in events:
@@ -2521,11 +2521,11 @@ class RemoteServer(Transport):
         else:
             self._failures = 0
         is_lost = self._failures > 1
-        # With one of these statuses, servers refuse a session that they do not know.
+        # With these statuses, servers refuse a session that they do not know.
         if is_unanswered and (self._is_sse or status in (400, 404, 410)):
             is_lost = True
         error = outcome.error if isinstance(outcome, types.JSONRPCError) else None
-        # Servers may refuse a listing like this, and no status tells of it.
+        # Some servers tell of a lost session only by refusing a listing.
         if error and method == "tools/list" and error.code != types.METHOD_NOT_FOUND:
             is_lost = True
         if is_lost:
@@ -2539,8 +2539,8 @@ class RemoteServer(Transport):
         """
         while True:
             reading = _Reading()
-            # A stream that was cut is asked for again, until the server refuses that.
             with suppress(Exception):
+                # A stream that was cut is asked for again, until that raises an error.
                 while True:
                     opening = self._open("GET", headers=reading.resumption)
                     await self._hand_on(reading.events(opening))
@@ -2549,7 +2549,10 @@ class RemoteServer(Transport):
             await anyio.sleep(RETRY_PAUSE)
 
     async def _open_sse(self) -> None:
-        """Open the stream of an SSE server, which first names the endpoint."""
+        """Open the stream of an SSE server, and read to the name of the endpoint.
+
+        The listener reads on from there.
+        """
         reading = _Reading()
         events = reading.events(self._open("GET"))
         async for event in events:
@@ -2562,12 +2565,12 @@ class RemoteServer(Transport):
         raise self._unanswered(reading)
 
     async def _listen_over_sse(self, events: _Events) -> None:
-        """Read the messages of an SSE server, and end the connection with them."""
+        """Read the messages of an SSE server. Their end is that of the connection."""
         with suppress(Exception):
             await self._hand_on(events)
         self.on_closed("ended its stream")
         await self._inbox.put(None)
-        # No answer can come any more, so every open request has failed.
+        # This fails every POST, because no answer can come any more.
         await self.http.aclose()
 
     async def __aexit__(self, *_: object) -> None:
@@ -2594,7 +2597,7 @@ class RemoteServer(Transport):
         return stream_within_origin(self.http, method, self._endpoint, **parts)
 
     def _unanswered(self, reading: _Reading) -> ToolError:
-        """The error for a response without an answer: what it has, and what to do."""
+        """The error for a response without an answer: what it has instead."""
         response = reading.response
         status = response.status_code
         if _is_stream(response):
@@ -2607,15 +2610,16 @@ class RemoteServer(Transport):
         told = f"HTTP {status}, no valid MCP answer: {shorten(said, 300)}"
         if _VERSION_HEADER not in self.http.headers:
             told += " (check `headers`, and the path in `url`, which often is /mcp)"
-        request = response.request
-        in_session = request.method == "POST" and SESSION_ID in request.headers
-        # A server that refuses the session like this has not executed the request.
-        if in_session and status in (400, 404):
+        # A server that refuses a session has not executed the request.
+        if SESSION_ID in response.request.headers and reading.status in (400, 404):
             return NotDelivered(told)
         return ToolError(told)
 
     def _failure(self, error: Exception, method: str, status: int) -> ToolError:
-        """The reason why a request failed, whose response has this status, or 0."""
+        """The error of a request: its host, the cause, and what may have happened.
+
+        `status` is that of the response, or 0 if none has come.
+        """
         told = f"{shown_url(self.url)}: {explain(error)}"
         if "certificate" in told.lower():
             told += " (add its authority to a file that SSL_CERT_FILE names)"
@@ -2632,8 +2636,8 @@ class _Reading:
 
     def __init__(self) -> None:
         self.response: httpx2.Response  # the last one
-        self.status = 0  # of the first response; 0 if none has come
-        self.body = ""  # of the last response, if it is no stream
+        self.status = 0  # of the first one; 0 if none has come
+        self.body = ""  # of the last one, if it is no stream
         # How the rest of a stream is asked for, and after how many seconds.
         self.resumption: JSON = {}
         self.retry = 1.0
@@ -2702,8 +2706,8 @@ def find_proxy(url: httpx2.URL) -> str | None:
 
 
 async def _read_body(response: httpx2.Response) -> str:
-    # A small body may unpack to gigabytes, so one that is too long is not read to its
-    # end.
+    # The rest of a body that is too long is not read, because a small body may unpack
+    # to gigabytes.
     body = await anext(response.aiter_bytes(MESSAGE_LIMIT), b"")
     if len(body) == MESSAGE_LIMIT:
         status = response.status_code
