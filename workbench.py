@@ -892,6 +892,11 @@ def shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun, such as `1 tool` or `2 tools`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def compact(value: Any) -> str:
     """JSON without white space; non-ASCII as it is, and null for NaN and infinities."""
     return to_json(value, inf_nan_mode="null").decode()
@@ -1119,8 +1124,7 @@ def instructions(config: WorkbenchConfig) -> str:
     names = ", ".join(config.toolboxes)
     lines = [f"{how} Toolboxes: {names}", "\nAvailable Toolboxes:"]
     for name, toolbox in config.toolboxes.items():
-        noun = "server" if len(toolbox.servers) == 1 else "servers"
-        lines.append(f"\n{name} ({len(toolbox.servers)} {noun})")
+        lines.append(f"\n{name} ({counted(len(toolbox.servers), 'server')})")
         lines.append(f"  Description: {config.describe(name)}")
         if len(toolbox.servers) > 1:
             lines.append(f"  Servers: {', '.join(toolbox.servers)}")
@@ -3412,7 +3416,7 @@ def read_tables(file: ValueReader, content: JSON) -> dict[str, ToolboxConfig]:
     data = without_null(content)
     _spread_mcp(data)
     _spread_project(data)
-    tables = {key: data[key] for key in _TABLES if key in data}
+    tables = {key: file.read_object(key, data[key]) for key in _TABLES if key in data}
     if not tables and "projects" not in data:
         report_unknown_form(file, content)
     warn_of_rules(data)
@@ -3420,7 +3424,7 @@ def read_tables(file: ValueReader, content: JSON) -> dict[str, ToolboxConfig]:
     toolboxes: dict[str, ToolboxConfig] = {}
     for place, table in tables.items():
         # A server replaces that of the same name in an earlier table, even if it is off.
-        for name in _object(table):
+        for name in table:
             toolboxes.pop(name, None)
         for name, server in read_servers(file, place, table).items():
             if name.lower() in off:
@@ -3460,7 +3464,7 @@ def _spread_project(data: JSON) -> None:
 
 def find_off(file: ValueReader, data: JSON, tables: JSON) -> set[str]:
     """The names of servers that a list switches off, in small letters."""
-    names = [name for table in tables.values() for name in _object(table)]
+    names = [name for table in tables.values() for name in table]
     # Without a list of allowed servers, all are allowed.
     allowed = file.expect("mcp.allowed", data.get("mcp.allowed", names), list)
     off: list[Any] = []
@@ -3660,9 +3664,8 @@ def _describe_cost(server: DownstreamServer) -> str:
     """The number of a server's tools, and the size of the answer that opens it."""
     asked = OpenToolbox(toolbox_name=server.toolbox_name)
     answer = compact(server.workbench.compose(asked, [server]))
-    count = len(server.connection.tools)
-    noun = "tool " if count == 1 else "tools"
-    return f"{count:4} {noun} {_cost(len(answer.encode()))}"
+    tools = counted(len(server.connection.tools), "tool")
+    return f"{tools:>10} {_cost(len(answer.encode()))}"
 
 
 def _describe_tools(server: DownstreamServer) -> list[str]:
@@ -3688,8 +3691,7 @@ def _print_summary(servers: Servers, up: Servers) -> None:
         summary += f", {len(failed)} failed: {', '.join(failed)}"
     warnings = sum(len(server.connection.find_idle_patterns()) for server in up)
     if warnings:
-        noun = "warning" if warnings == 1 else "warnings"
-        summary += f"; {warnings} {noun}"
+        summary += f"; {counted(warnings, 'warning')}"
     print(summary)
 
 
