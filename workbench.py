@@ -15,7 +15,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # `ServerProcess._messages`.
 #
 # The core is complete by itself, with these sections and their lines of code:
-# Configuration (270), Workbench (239), MCP server (161), Connections (269), Processes
+# Configuration (270), Workbench (241), MCP server (160), Connections (269), Processes
 # (111), Messages (56), Secrets (40), Serving (188).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
@@ -26,7 +26,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Brief answers (107): `brief`, and a limit for answers of `open_toolbox`.
 # Approval (73): a person is asked before some calls.
 # Other clients' files (142): their tables of servers, their keys, and TOML.
-# Reports (111): `--check` and `--call`.
+# Reports (109): `--check` and `--call`.
 # Built-in toolbox (102): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
 # Windows (23): there, too, the children of servers end.
