@@ -2464,7 +2464,10 @@ class RemoteServer(Transport):
     async def _exchange(
         self, request: types.JSONRPCRequest, headers: JSON
     ) -> tuple[int, _Outcome]:
-        """Post a request; the HTTP status of its response, or 0, and its outcome."""
+        """Post a request. Returns the HTTP status, or 0 without a response.
+
+        The outcome is returned as well, also if it is an error.
+        """
         reading = _Reading()
         try:
             # Over SSE, the first request needs the endpoint.
@@ -2500,10 +2503,10 @@ class RemoteServer(Transport):
             opening = self._open("GET", headers=reading.resumption)
 
     async def _hand_on(self, events: _Events, awaited: str = "") -> Answer | None:
-        """Hand on the messages of a response, to its end.
+        """Hand on the messages of a response, or return the answer with an awaited id.
 
-        If an answer is awaited, by its id, it ends this, and is returned. Other answers
-        are then dropped, because an id may be that of another open request.
+        Another answer is dropped then, because its id may be that of another open
+        request.
         """
         async with aclosing(events):
             async for event in events:
@@ -2544,7 +2547,7 @@ class RemoteServer(Transport):
         while True:
             reading = _Reading()
             with suppress(Exception):
-                # A stream that was cut is asked for again, until that raises an error.
+                # A stream that was cut is asked for again, until that fails.
                 while True:
                     opening = self._open("GET", headers=reading.resumption)
                     await self._hand_on(reading.events(opening))
@@ -2592,7 +2595,7 @@ class RemoteServer(Transport):
             await self.http.aclose()
 
     def _open(self, method: str, **parts: Any) -> _Opening:
-        """The response to an HTTP request, whose body is still to be read.
+        """The response to an HTTP request of these parts. Its body is not read yet.
 
         Redirects are followed within the host alone, because the headers may be secret.
         A redirect that makes a GET of a POST is not followed, because the message would
