@@ -3118,11 +3118,11 @@ def fit(answer: JSON, asked: OpenToolbox) -> None:
 
     Names always stay. A tool that is alone in the answer is not cut.
     """
-    failed, instructions = answer["servers_failed"], answer["instructions"]
-    for texts in (failed, instructions):
+    groups = [answer["servers_failed"], answer["instructions"]]
+    count = sum(map(len, groups))
+    for texts in groups:
         for name, text in texts.items():
-            share = TEXTS_LIMIT // (len(failed) + len(instructions))
-            texts[name] = shorten(text, share)
+            texts[name] = shorten(text, TEXTS_LIMIT // count)
     if isinstance(asked, OpenWithBrief) and asked.brief:
         list_in_lines(answer, asked.tools)
     if len(answer["tools"]) > 1:
