@@ -2177,7 +2177,7 @@ async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
             guarded.issued.append("revoked")
             assert (await error_of(client, "a", "echo")).endswith(wanted + command)
             guarded.calls.clear()
-    assert len(guarded.refreshes) == 6
+    assert len(guarded.refreshes) == 7  # after the revocation, each call asks
     files = list((tmp_path / ".mcp-workbench").glob("*.json"))
     logged = "\n".join(log.messages)
     assert len(files) == 1 and not [t for t in guarded.issued if t in logged]
@@ -2233,7 +2233,6 @@ async def test_only_the_authorization_server_ends_a_sign_in(guarded: Guarded) ->
             guarded.paths["/token"] = response(status, json.dumps({"error": error}))
             assert "--login" in await error_of(client, "a", "echo")
             del guarded.paths["/token"]
-            assert "--login" in await error_of(client, "a", "echo")
     assert len(guarded.refreshes) == 3
 
 
@@ -2269,7 +2268,7 @@ async def test_a_sign_in_takes_documents_as_servers_write_them(
     told = json.dumps(case).replace("HERE", guarded.at("")["url"])
     guarded.about, guarded.paths = json.loads(told)
     await log_in(guarded.at()["url"])
-    assert guarded.calls[-1] == "/token" and guarded.accepted
+    assert "/token" in guarded.calls and guarded.accepted
 
 
 @pytest.mark.parametrize("case", LOGINS)
@@ -2295,7 +2294,7 @@ async def test_a_login_in_the_entry_is_used_instead(
     monkeypatch.setenv(HOME, str(tmp_path))
     url = remote.at()["url"]
     tokens = workbench.Tokens(access_token="other", token_url="", form={}, headers={})
-    workbench.SignIn(httpx2.URL(url), workbench.Secrets()).save(tokens)
+    workbench.StoredTokens(httpx2.URL(url), workbench.Secrets()).save(tokens)
     servers = {"login": {"url": url.replace("//", "//user:word@")}, "none": remote.at()}
     servers["header"] = remote.at(headers={"authorization": "Bearer own"})
     async with connected(**servers) as client:
@@ -2833,7 +2832,7 @@ async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> N
 
 COMMANDS.append(("its.json --toolbox", 2, "", rf"{UNFIT}--toolbox \[--http.*\n$", {}))
 COMMANDS.append(("--http 8000", 2, "", rf"{UNFIT}\[CONFIG\] \[--read-only\]\n$", {}))
-COMMANDS.append(("--toolbox --http 0", 2, "", "argument --http: invalid .*'0'\n$", {}))
+COMMANDS.append(("--toolbox --http x", 2, "", "argument --http: invalid .*'x'\n$", {}))
 
 
 @pytest.mark.skipif(not zoneinfo.available_timezones(), reason="pip install tzdata")

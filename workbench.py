@@ -2736,8 +2736,8 @@ TRANSPORTS["url"] = RemoteServer
 
 # === Room: Sign-in ====================================================================
 # OAuth for remote servers: a person signs in once, with `--login` and a browser. The
-# tokens are kept in a file that all workbenches of this user share. While it serves, a
-# workbench reads and refreshes them. Without this room, remote servers know a person
+# tokens are stored in a file that all workbenches of this user share. While it serves,
+# a workbench reads and refreshes them. Without this room, remote servers know a person
 # by their `headers` alone. Needs the room Remote servers.
 # https://modelcontextprotocol.io/specification/2025-11-25/basic/authorization
 
@@ -2763,12 +2763,13 @@ class Tokens(auth.OAuthToken):
     """What is stored of a sign-in: its tokens, and how they are refreshed."""
 
     token_url: str
-    form: dict[str, str]  # what a refresh sends beside the refresh token
+    # What goes to `token_url` beside the parameters of each kind of request.
+    form: dict[str, str]
     headers: dict[str, str]
 
 
-class SignIn(httpx2.Auth):
-    """The sign-in to a remote server, stored in a file.
+class StoredTokens(httpx2.Auth):
+    """The file of a sign-in to a remote server, and the requests that use it.
 
     The file is read for each request. So another process may refresh the tokens, and a
     new sign-in needs no restart. The SDK's `OAuthClientProvider` does not serve here:
@@ -2782,12 +2783,13 @@ class SignIn(httpx2.Auth):
         address = shown_url(url, url.path)
         # All shells understand the double quotes of this form.
         words = [sys.executable, __file__, "--login", address]
-        self._command = subprocess.list2cmdline(words)
+        command = subprocess.list2cmdline(words)
+        self._refusal = f"HTTP 401: set `headers`, or sign in with: {command}"
         # Clients pass on few variables, so the folder does not depend on
         # XDG_STATE_HOME.
         name = hashlib.sha256(address.encode()).hexdigest()
         self._path = Path(os.path.expanduser("~/.mcp-workbench"), f"{name}.json")
-        self._renewal: asyncio.Task[Tokens | None] | None = None
+        self._renewal: asyncio.Task[Tokens] | None = None
 
     def load(self) -> Tokens | None:
         """The stored tokens; None if there is no file, or one with anything else."""
@@ -2798,7 +2800,7 @@ class SignIn(httpx2.Auth):
             return tokens
         return None
 
-    def save(self, tokens: Tokens | None) -> None:
+    def save(self, tokens: Tokens) -> None:
         """Replace the file, which only the user can read, and nobody half-written."""
         folder = self._path.parent
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -2817,112 +2819,94 @@ class SignIn(httpx2.Auth):
         if tokens:
             request.headers["authorization"] = f"Bearer {tokens.access_token}"
         response = yield request
-        is_refused = response.status_code == 401 and _is_worth_a_refresh(request)
+        # Any other request is a GET that only listens, or a DELETE. Some servers refuse
+        # each such GET, and would have the tokens refreshed each minute. A DELETE comes
+        # when the program ends, which could lose new tokens.
+        resumes_answer = "last-event-id" in request.headers
+        is_in_session = SESSION_ID in request.headers
+        is_worth_it = request.method == "POST" or resumes_answer or not is_in_session
+        is_refused = response.status_code == 401 and is_worth_it
         if is_refused and tokens and tokens.refresh_token:
-            # All requests that wait share one refresh. It is not cancelled with them,
+            # All requests that wait share one renewal. It is not cancelled with them,
             # because its answer has the only refresh token that is valid from then on.
             if self._renewal is None or self._renewal.done():
                 self._renewal = asyncio.create_task(self._renew(tokens))
             tokens = await asyncio.shield(self._renewal)
-            if tokens:
-                request.headers["authorization"] = f"Bearer {tokens.access_token}"
-                response = yield request
+            request.headers["authorization"] = f"Bearer {tokens.access_token}"
+            response = yield request
         if response.status_code == 401:
-            how = f"set `headers`, or sign in with: {self._command}"
-            raise ToolError(f"HTTP 401: {how}")
+            raise ToolError(self._refusal)
 
-    async def _renew(self, refused: Tokens) -> Tokens | None:
-        """New tokens for those that were refused; None if the sign-in is over.
+    async def _renew(self, refused: Tokens) -> Tokens:
+        """The tokens that replace refused ones. Raises `ToolError` if there are none.
 
-        One process at a time refreshes the tokens, because a refresh token that is used
-        twice may count as stolen, and end the sign-in. Raises `ToolError` if no new
-        tokens came, because a later refresh may succeed.
+        One process at a time refreshes them, because a refresh token that is used twice
+        may count as stolen, and end the sign-in.
         """
         # A few builds of Python lack this module.
         import sqlite3
 
-        # SQLite locks its files on all systems, and the system unlocks those of a
-        # process that has ended. Without a limit, a process that was stopped in its
-        # refresh would have all others wait until it goes on.
+        # A transaction of SQLite is a lock on all systems, which ends with its process.
+        # With the limit, a process that was stopped in a refresh does not stop others.
         file = self._path.with_suffix(".lock")
         lock = sqlite3.connect(file, TOKEN_TIMEOUT, check_same_thread=False)
         with closing(lock), suppress(sqlite3.OperationalError):
             # In a thread, because this call waits for the lock, up to the limit.
             await asyncio.to_thread(lock.execute, "BEGIN EXCLUSIVE")
-            # Another process may have refreshed them meanwhile.
+            # Another process may have replaced the tokens during the wait.
             if self.load() == refused:
-                renewed = await self._refresh(refused)
-                # During the refresh, a person may have signed in anew, or out.
-                if self.load() == refused:
-                    self.save(renewed)
+                self.save(await self._refresh(refused))
         # Reading the new tokens has them masked, before anything can tell them.
         tokens = self.load()
-        if tokens == refused:
-            url = refused.token_url
-            raise ToolError(f"no new tokens came from {url}, try again later")
+        if tokens is None or tokens == refused:
+            raise ToolError("another process did not refresh the tokens, try again")
         return tokens
 
-    async def _refresh(self, tokens: Tokens) -> Tokens | None:
-        """New tokens; None if the sign-in is over, the old ones if no new ones came."""
-        form = tokens.form | {"refresh_token": str(tokens.refresh_token)}
-        request = httpx2.Request("POST", tokens.token_url, data=form)
+    async def _refresh(self, tokens: Tokens) -> Tokens:
+        """Ask the authorization server for new tokens, or raise `ToolError`."""
+        form = {"grant_type": "refresh_token", "refresh_token": tokens.refresh_token}
+        url = tokens.token_url
+        request = httpx2.Request("POST", url, data=tokens.form | form)
         request.headers.update(tokens.headers)
+        said: Any = None
         with suppress(httpx2.HTTPError, ValueError):
-            answer = await _fetch(request)
-            # GitHub's answer is a success for HTTP, whatever it says.
-            said = answer.json()
-            if isinstance(said, dict) and said.get("error") in _FINAL_ERRORS:
-                return None
+            said = (await _fetch(request)).json()
+            # GitHub's errors are a success for HTTP, so its status says nothing.
             new = auth.OAuthToken.model_validate(said)
             # Without a new refresh token, the old one stays valid.
             return tokens.model_copy(update=new.model_dump(exclude_none=True))
-        return tokens
-
-
-def _is_worth_a_refresh(request: httpx2.Request) -> bool:
-    """Whether new tokens are to be had for a request that was refused.
-
-    In a session, some servers refuse each GET that only listens, and would have the
-    tokens refreshed each minute. A DELETE comes while the program ends, which could
-    lose new tokens.
-    """
-    if request.method == "POST" or "last-event-id" in request.headers:
-        return True
-    return SESSION_ID not in request.headers
+        if isinstance(said, dict) and said.get("error") in _FINAL_ERRORS:
+            raise ToolError(self._refusal)
+        raise ToolError(f"no new tokens came from {url}, try again later")
 
 
 def add_sign_in(http: httpx2.AsyncClient, url: httpx2.URL, secrets: Secrets) -> None:
-    """Have a client sign in to this URL, unless its entry has a login of its own."""
+    """Have a client use stored tokens, unless its entry has a login of its own."""
     if "authorization" not in http.headers and not url.userinfo:
-        http.auth = SignIn(url, secrets)
+        http.auth = StoredTokens(url, secrets)
 
 
 async def _fetch(request: httpx2.Request) -> httpx2.Response:
     """Send a request through the proxy for its URL, and read the answer."""
-    if request.headers.get("authorization", "").startswith("Basic "):
-        # Servers exist that refuse a client whose id stands in the body as well.
-        form = dict(urllib.parse.parse_qsl(request.content.decode()))
-        form.pop("client_id", None)
-        headers = {"authorization": request.headers["authorization"]}
-        request = httpx2.Request("POST", request.url, data=form, headers=headers)
+    # A redirect to another host gets nothing secret from a GET, unlike from a form.
+    is_followed = request.method == "GET"
     with anyio.move_on_after(TOKEN_TIMEOUT):
         async with make_http_client(request.url) as http:
-            return await http.send(request)
+            return await http.send(request, follow_redirects=is_followed)
     raise httpx2.ReadTimeout(f"no answer came from {request.url}")
 
 
 async def _fetch_metadata(request: httpx2.Request) -> httpx2.Response:
-    """Fetch a document that describes a server; one that cannot be had is not there.
+    """Fetch a document that describes a server; 404 if it cannot be had.
 
-    The SDK asks for one after another at the places where a document may be. It does
-    not do so after an error, and takes a slash at an issuer's end for another issuer.
+    After a 404, the SDK asks at the next place where the document may be. After another
+    error, it would give up.
     """
     with suppress(httpx2.HTTPError, ValueError, TypeError):
         response = await _fetch(request)
-        if response.is_redirect:
-            return response
-        document = response.json()
-        if response.is_success and isinstance(document, dict):
+        document = dict(response.json())
+        if response.is_success:
+            # For the SDK, a slash at the end would make another issuer.
             document["issuer"] = str(document.get("issuer", "")).rstrip("/")
             issuers = document.get("authorization_servers") or []
             issuers = [str(issuer).rstrip("/") for issuer in issuers]
@@ -2931,19 +2915,20 @@ async def _fetch_metadata(request: httpx2.Request) -> httpx2.Response:
     return httpx2.Response(404)
 
 
-class Login(httpx2.AsyncBaseTransport):
-    """One sign-in, by the SDK's `OAuthClientProvider`, which knows the protocol.
+class BrowserSignIn(httpx2.AsyncBaseTransport):
+    """The act of signing in, in the browser, by the SDK's `OAuthClientProvider`.
 
-    The provider is the `auth` of an HTTP client that makes one request to the server. A
-    `Login` is the transport of this client.
+    The provider knows the protocol. It is the `auth` of an HTTP client that sends the
+    server a ping. This class is the transport of this client, which sends the requests
+    of both, and the storage to which the provider gives the tokens.
     """
 
     def __init__(self, url: httpx2.URL) -> None:
         self._url = url
-        self._token_url = ""  # the last address that a form was sent to
+        self._stored: JSON = {}  # the fields of `Tokens` that are known so far
 
     async def run(self) -> Tokens:
-        """Sign in. Raises whatever prevents that."""
+        """Have a person sign in. Raises whatever prevents that."""
         browser = Browser()
         with closing(await browser.listen()):
             metadata = auth.OAuthClientMetadata(
@@ -2951,50 +2936,52 @@ class Login(httpx2.AsyncBaseTransport):
                 redirect_uris=[AnyUrl(browser.callback)],
                 token_endpoint_auth_method="none",
             )
-            self._provider = provider = OAuthClientProvider(
-                str(self._url), metadata, _NoStorage(), browser.show, browser.wait
+            provider = OAuthClientProvider(
+                str(self._url), metadata, self, browser.show, browser.wait
             )
             ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
             async with httpx2.AsyncClient(transport=self, auth=provider) as http:
                 await http.post(self._url, headers=HEADERS, json=ping)
-        context = cast(Any, provider.context)
-        client_id = context.client_info.client_id
-        form = {"grant_type": "refresh_token", "client_id": client_id}
-        if context.should_include_resource_param():
-            form["resource"] = context.get_resource_url()
-        form, headers = context.prepare_token_auth(form, {})
-        stored = context.current_tokens.model_dump()
-        stored |= {"token_url": self._token_url, "form": form, "headers": headers}
-        return Tokens.model_validate(stored)
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Answer a request of the client, or one of the provider."""
-        if self._provider.context.current_tokens:
-            # The provider repeats the first request, now signed in. That is not needed.
-            return httpx2.Response(200)
-        if request.url == self._url:
-            response = await _fetch(request)
-            # The provider begins only after a 401, which some servers answer only to a
-            # tool's call. But a person has asked for a sign-in.
-            response.status_code = 401
-            return response
-        if request.method == "GET":
-            return await _fetch_metadata(request)
-        # The last form that is sent is the one for the tokens.
-        self._token_url = str(request.url)
-        return await _fetch(request)
-
-
-class _NoStorage:
-    """The storage of the provider, which stores nothing: `Login.run` returns it all."""
+        return Tokens.model_validate(self._stored)
 
     async def get_tokens(self) -> None: ...
 
-    async def set_tokens(self, tokens: auth.OAuthToken) -> None: ...
+    async def set_tokens(self, tokens: auth.OAuthToken) -> None:
+        self._stored |= tokens.model_dump()
 
     async def get_client_info(self) -> None: ...
 
     async def set_client_info(self, info: auth.OAuthClientInformationFull) -> None: ...
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the ping of `run`, or one of the requests by which the provider signs in."""
+        if request.method == "GET":
+            return await _fetch_metadata(request)
+        if "json" not in request.headers["content-type"]:
+            return await self._fetch_tokens(request)
+        response = await _fetch(request)
+        if request.url == self._url:
+            # The provider signs in only after a 401. Some servers answer so to a tool's
+            # call, but not to a ping.
+            response.status_code = 401
+        return response
+
+    async def _fetch_tokens(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the form for the tokens, and note what a refresh repeats of it."""
+        form = dict(urllib.parse.parse_qsl(request.content.decode()))
+        headers: dict[str, str] = {}
+        if "authorization" in request.headers:
+            headers["authorization"] = request.headers["authorization"]
+            # Some servers refuse a client whose id stands in the form as well.
+            form.pop("client_id")
+        names = form.keys() & {"client_id", "client_secret", "resource"}
+        self._stored = {
+            "token_url": str(request.url),
+            "form": {name: form[name] for name in names},
+            "headers": headers,
+        }
+        changed = httpx2.Request("POST", request.url, data=form, headers=headers)
+        return await _fetch(changed)
 
 
 class Browser:
@@ -3005,7 +2992,7 @@ class Browser:
 
     def __init__(self) -> None:
         self._state = ""  # which the browser has to bring back
-        self._returned: asyncio.Queue[JSON] = asyncio.Queue()
+        self._addresses: asyncio.Queue[bytes] = asyncio.Queue()  # that it came to
 
     async def listen(self) -> asyncio.Server:
         """Choose the port, and the `callback` with it. The server is to be closed."""
@@ -3014,16 +3001,17 @@ class Browser:
         # Authorization servers may refuse 127.0.0.1 here, but take `localhost`. A
         # browser tries all addresses of that name.
         self.callback = f"http://localhost:{port}/callback"
-        loop = asyncio.get_running_loop()
-
-        def paste(line: bytes) -> None:
-            loop.call_soon_threadsafe(self._come_back, line)
-
-        _thread.start_new_thread(read_stdin, (paste,))
         return listener
 
+    async def _answer(self, reader: asyncio.StreamReader, writer: Any) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        self._addresses.put_nowait(head.split()[1])
+        text = b"Close this page. The terminal says whether you are signed in."
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + text)
+        writer.close()
+
     async def show(self, url: str) -> None:
-        """Open the page where a person signs in."""
+        """Open the page where a person signs in, and tell how to come back."""
         # The SDK adds its parameters with `?`, also to a page with a query of its own.
         page, _, query = url.rpartition("?")
         self._state = dict(urllib.parse.parse_qsl(query))["state"]
@@ -3032,26 +3020,22 @@ class Browser:
         print(f"Sign in at this address, if your browser does not show it yet:\n{url}")
         print("If your browser runs on another machine, it ends at an address that it")
         print("cannot load. Paste that address here, and press Enter.")
+        loop = asyncio.get_running_loop()
+
+        def paste(line: bytes) -> None:
+            loop.call_soon_threadsafe(self._addresses.put_nowait, line)
+
+        _thread.start_new_thread(read_stdin, (paste,))
         # A browser within the terminal blocks until it is closed.
-        asyncio.get_running_loop().run_in_executor(None, webbrowser.open, url)
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: Any) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        self._come_back(head.split()[1])
-        text = b"Close this page. The terminal says whether you are signed in."
-        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + text)
-        writer.close()
-
-    def _come_back(self, address: bytes) -> None:
-        query = address.decode(errors="replace").strip().partition("?")[2]
-        self._returned.put_nowait(dict(urllib.parse.parse_qsl(query)))
+        loop.run_in_executor(None, webbrowser.open, url)
 
     async def wait(self) -> auth.AuthorizationCodeResult:
         """Wait for the browser to come back, and return what it brings."""
         query: JSON = {}
         # Any page can have the browser come here, but only the server knows the state.
         while query.get("state") != self._state:
-            query = await self._returned.get()
+            address = (await self._addresses.get()).decode(errors="replace")
+            query = dict(urllib.parse.parse_qsl(address.strip().partition("?")[2]))
         if "error" in query:
             raise ToolError(query.get("error_description") or query["error"])
         if "iss" in query:
@@ -3060,12 +3044,13 @@ class Browser:
 
 
 async def log_in(address: str, secrets: Secrets) -> int:
-    """Have a person sign in to a remote server. Raises `ToolError` if that fails."""
+    """Store tokens that a person gets by signing in, or raise `ToolError`."""
     url = httpx2.URL(address.strip())
     failed = f"Not signed in to {shown_url(url)}"
     try:
         with anyio.fail_after(LOGIN_TIMEOUT):
-            SignIn(url, secrets).save(await Login(url).run())
+            tokens = await BrowserSignIn(url).run()
+        StoredTokens(url, secrets).save(tokens)
     except TimeoutError:
         raise ToolError(f"{failed} within {LOGIN_TIMEOUT:g} seconds") from None
     except OAuthFlowError as error:
@@ -3834,35 +3819,40 @@ class ToolboxApp:
         if not _is_allowed(request, self._bound_to):
             refusal = Response("Invalid Host or Origin", 403)
             return await refusal(scope, receive, send)
-        send_renamed = functools.partial(_send_renamed, send)
         if request.url.path == "/mcp/messages":
-            query = scope["query_string"].replace(b"sessionId=", b"session_id=")
-            scope["query_string"] = query
-            return await self._sse.handle_post_message(scope, receive, send_renamed)
+            return await self._take_message(scope, receive, send)
         is_stream = request.method == "GET" and request.url.path == "/mcp"
         # A stream of Streamable HTTP belongs to a session, and one of SSE begins one.
         if is_stream and "mcp-session-id" not in request.headers:
-            return await self._serve_sse(scope, receive, send_renamed)
+            return await self._serve_sse(scope, receive, send)
         return await self._http(scope, receive, send)
+
+    # Clients of the older toolbox, in TypeScript, expect `sessionId`, and 400 for an
+    # unknown session. The SDK says `session_id`, and 404.
 
     async def _serve_sse(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a client of the older transport, for as long as its stream is open."""
+
+        async def send_event(message: Message) -> None:
+            if message.get("body", b"").startswith(b"event: endpoint"):
+                message["body"] = message["body"].replace(b"session_id", b"sessionId")
+            await send(message)
+
         options = self._server.create_initialization_options()
-        async with self._sse.connect_sse(scope, receive, send) as (read, write):
+        async with self._sse.connect_sse(scope, receive, send_event) as (read, write):
             await self._server.run(read, write, options)
 
+    async def _take_message(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take a message of such a client to the server behind its stream."""
 
-async def _send_renamed(send: Send, message: Message) -> None:
-    """Send a part of an answer in the words of the older toolbox, in TypeScript.
+        async def send_status(message: Message) -> None:
+            if message.get("status") == 404:
+                message["status"] = 400
+            await send(message)
 
-    Clients of that toolbox expect `sessionId`, and 400 for an unknown session. The SDK
-    says `session_id`, and 404.
-    """
-    if message.get("status") == 404:
-        message["status"] = 400
-    if message.get("body", b"").startswith(b"event: endpoint"):
-        message["body"] = message["body"].replace(b"session_id", b"sessionId")
-    await send(message)
+        query = scope["query_string"].replace(b"sessionId=", b"session_id=")
+        renamed = {**scope, "query_string": query}
+        await self._sse.handle_post_message(renamed, receive, send_status)
 
 
 def _is_allowed(request: Request, bound_to: str) -> bool:
@@ -3873,9 +3863,10 @@ def _is_allowed(request: Request, bound_to: str) -> bool:
     """
     host = request.headers.get("host", "")
     origin = request.headers.get("origin")
-    if LOOPBACK.fullmatch(bound_to):
-        return bool(LOOPBACK.fullmatch(host)) and origin in (None, f"http://{host}")
-    return origin is None
+    if not LOOPBACK.fullmatch(bound_to):
+        return origin is None
+    is_local = LOOPBACK.fullmatch(host) is not None
+    return is_local and origin in (None, f"http://{host}")
 
 
 async def serve_http(host: str, port: int) -> int:
@@ -3894,8 +3885,6 @@ async def serve_http(host: str, port: int) -> int:
 def host_and_port(text: str) -> tuple[str, int]:
     """The host and the port of `[HOST:]PORT`. An IPv6 host keeps its brackets."""
     host, _, port = text.rpartition(":")
-    if int(port) not in range(1, 65536):
-        raise ValueError
     return host or "127.0.0.1", int(port)
 
 
