@@ -2959,11 +2959,16 @@ class BrowserSignIn(httpx2.AsyncBaseTransport):
             return await _fetch_metadata(request)
         if "json" not in request.headers["content-type"]:
             return await self._fetch_tokens(request)
+        if request.url != self._url:
+            return await _fetch(request)  # which registers a client
+        if self._stored:
+            # The provider repeats the ping with the tokens. A server of the older
+            # transport would answer with a stream that never ends.
+            return httpx2.Response(200)
         response = await _fetch(request)
-        if request.url == self._url:
-            # The provider signs in only after a 401. Some servers answer so to a tool's
-            # call, but not to a ping.
-            response.status_code = 401
+        # The provider signs in only after a 401. Some servers answer so to a tool's
+        # call, but not to a ping.
+        response.status_code = 401
         return response
 
     async def _fetch_tokens(self, request: httpx2.Request) -> httpx2.Response:
