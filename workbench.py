@@ -22,12 +22,12 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
 # its name. What each adds, with its lines of code:
 # Remote servers (249): entries with a `url`. If it is deleted, Sign-in has to go, too.
-# Sign-in (213): `--login`, and tokens for remote servers.
+# Sign-in (209): `--login`, and tokens for remote servers.
 # Brief answers (107): `brief`, and a limit for answers of `open_toolbox`.
 # Approval (73): a person is asked before some calls.
 # Other clients' files (142): their tables of servers, their keys, and TOML.
 # Reports (109): `--check` and `--call`.
-# Built-in toolbox (102): `--toolbox`, and the demo where there is no file.
+# Built-in toolbox (103): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
 # Windows (23): there, too, the children of servers end.
 
@@ -3750,7 +3750,6 @@ MODES["--call"] = Mode(
 # there is neither.
 
 import datetime
-import functools
 import zoneinfo
 
 import uvicorn
