@@ -103,11 +103,11 @@ ANSWER_TIMEOUT = 50.0  # for servers to start or to list tools; clients give up 
 START_TIMEOUT = 180.0  # for a start: a first `npx` or `uvx` downloads its package
 HANDOVER_TIMEOUT = 3.0  # for the end of a server's old process before its new one
 EXIT_GRACE = 1.0  # between the end of a server's stdin, SIGTERM and SIGKILL
-OUTPUT_TIMEOUT = 0.25  # for a death by SIGKILL, for last output, and for the log
+OUTPUT_TIMEOUT = 0.25  # for last output, such as after a SIGKILL, and for the log
 # A client that ends the workbench closes stdin, waits 2 s, sends SIGTERM, waits 2 s and
 # kills the workbench. Before that, the servers must have ended. The sum has the steps
 # of `ServerProcess.__aexit__`, the log, and a moment more.
-EXIT_TIMEOUT = 2 * EXIT_GRACE + 3 * OUTPUT_TIMEOUT + 0.1
+EXIT_TIMEOUT = 2 * EXIT_GRACE + 2 * OUTPUT_TIMEOUT + 0.35
 
 MANUAL_LIMIT = 2_000  # characters of a server's instructions; clients cut there as well
 
@@ -631,7 +631,7 @@ class DownstreamServer:
     async def connect(self) -> None:
         """Wait until the server is up, with its tools listed anew, or has failed."""
         if self.start().state is State.UP:
-            await self.connection.list_again()
+            await self.connection.refresh_tools()
         # The listing may have shown that the connection is lost.
         await self.start().reach(State.UP)
 
@@ -1189,26 +1189,6 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
 # enters the transport and the session, agrees on an era, lists the tools and is up.
 # Once the connection is marked as closed, `run` waits for the calls in flight, and
 # leaves session and transport.
-#
-# A `Transport` carries the messages of one connection. The next section has that of a
-# process. A further kind of transport has to keep these promises:
-#
-# - A transport is an async context manager that yields `Streams`: `messages`, and
-#   `transmit`. If entering it fails, the error is the reason why the server is not up.
-#   Nobody else limits the time for that. If entering is cancelled, nothing is left
-#   behind. Leaving is shielded from cancelling, and takes less than `EXIT_TIMEOUT`.
-# - `messages` are those of the server, with its answers. Answers that came before the
-#   end are handed on, even after a `transmit` that failed. At the end of `messages`,
-#   the session fails the open requests.
-# - `transmit` sends one message, also while others are sent. For a request, `transmit`
-#   may return before the answer has come (over pipes and SSE), or after that (over
-#   Streamable HTTP).
-# - For a request that fails, `transmit` raises `ToolError`. If the connection has ended
-#   and the server has certainly not executed the request, `transmit` calls `on_closed`
-#   and raises `NotDelivered`. For any other message, `transmit` raises nothing.
-# - `on_closed` is called before `messages` end, with a reason such as "exited with
-#   status 1". From then on, no new call is sent, but answers to calls in flight may
-#   still come.
 
 _RAW_RESULT: TypeAdapter[Any] = TypeAdapter(JSON)
 # The error by which the SDK fails open requests at the end of the messages.
@@ -1217,7 +1197,19 @@ _CLOSED = (types.CONNECTION_CLOSED, "Connection closed")
 
 @dataclass(eq=False, repr=False)
 class Transport(AbstractAsyncContextManager["Streams"]):
-    """The way to a server of one kind, and what each transport is given."""
+    """The way to a server of one kind. Entering it gives the messages of both sides.
+
+    A subclass keeps these promises. Entering fails with the reason why the server
+    cannot be up, or is cancelled, and then leaves nothing behind. Leaving is shielded
+    from cancelling, and takes less than `EXIT_TIMEOUT`.
+
+    For a request that fails, `transmit` raises `ToolError`: `NotDelivered` only if the
+    connection is closed and the server has certainly not executed the request. For any
+    other message, `transmit` raises nothing.
+
+    `on_closed` is called when the server takes no more calls, and at the latest before
+    `messages` end. Their end fails the requests that are still open.
+    """
 
     KEYS: ClassVar[dict[str, Key]]  # further keys of an entry of this kind
 
@@ -1238,23 +1230,18 @@ class Dispatcher(JSONRPCDispatcher[Any]):
         opts = {**(opts or {}), "cancel_on_abandon": method == "tools/call"}
         result = await super().send_raw_request(method, params, opts, **more)
         if method == "tools/call":
-            _refuse_incomplete(result)
+            kind = result.get("resultType", "complete")
+            # In the older era, a task is a result without a `resultType`.
+            if "task" in result and "content" not in result:
+                kind = "task"
+            if kind != "complete":
+                told = f"its answer is of the type {kind!r}, which cannot be completed"
+                raise ToolError(f"{told}; {NOT_REPEATED}")
             # Servers leave `content` out, because clients in TypeScript do not mind.
             result.setdefault("content", [])
         if method == "tools/list" and isinstance(result.get("tools"), list):
             result["tools"] = list(filter(_is_valid, result["tools"]))
         return result
-
-
-def _refuse_incomplete(result: JSON) -> None:
-    """Raise `ToolError` for a result that has to be completed by further requests."""
-    kind = result.get("resultType", "complete")
-    # In the older era, results have no `resultType`.
-    if "task" in result and "content" not in result:
-        kind = "task"
-    if kind != "complete":
-        told = f"its answer is of the type {kind!r}, which cannot be completed here"
-        raise ToolError(f"{told}; {NOT_REPEATED}")
 
 
 def _is_valid(tool: Any) -> bool:
@@ -1265,8 +1252,7 @@ def _is_valid(tool: Any) -> bool:
     try:
         validate_server_result("tools/list", "2025-11-25", {"tools": [tool]})
     except ValueError as error:
-        name = tool.get("name") if isinstance(tool, dict) else tool
-        log.warning("left out an invalid tool: %s: %s", explain(error), name)
+        log.warning("left out an invalid tool: %s: %s", explain(error), tool)
         return False
     return True
 
@@ -1298,30 +1284,26 @@ class Connection:
         """Whether the server had a tool of this name when it was listed last."""
         return tool in self.tools or tool in self.left_out
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        # Without a pause between the check and `wait`, no change is missed.
-        while not condition():
+    async def reach(self, state: State) -> None:
+        """Wait for this state or a later one. A start that fails reaches ENDED."""
+        while self.state < state:
             await self._changed.wait()
-
-    def _wake_waiters(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
 
     def set_state(self, state: State) -> None:
         """Change the state, and wake everyone who waits."""
         self.state = state
         self._wake_waiters()
 
-    async def reach(self, state: State) -> None:
-        """Wait for this state or a later one. A start that fails reaches ENDED."""
-        await self._until(lambda: self.state >= state)
+    def _wake_waiters(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
 
     def mark_closed(self, reason: str) -> None:
         """Record why the connection is closed. If it was up, no more calls are sent.
 
-        Calls in flight, and a start, go on until they fail by themselves.
-        The first of several reasons is kept, because the others follow from it. Only
-        `_negotiate` forgets one.
+        Calls in flight, and a start, go on until they fail by themselves. The first of
+        several reasons is kept, because the others follow from it. Only `_negotiate`
+        takes one back.
         """
         if not self.reason:
             self.reason = " ".join(self._mask(reason).split())
@@ -1330,7 +1312,8 @@ class Connection:
 
     def log_line(self, line: bytes) -> None:
         """Log a line of the server's output that is no message, and remember it."""
-        text = self._mask(line.decode(errors="replace")).strip()
+        # Masking a line of megabytes would keep the event loop busy.
+        text = self._mask(line[:OUTPUT_LIMIT].decode(errors="replace")).strip()
         if text:
             # The address of a sign-in has several hundred characters.
             self.output.append(text[:1_000])
@@ -1365,7 +1348,9 @@ class Connection:
             # A start that fails in its transport has no `session`.
             async with transport as streams, self._new_session(streams) as self.session:
                 await self._become_up()
-                await self._until(self._is_drained)
+                await self.reach(State.DRAINING)
+                while self._in_flight:
+                    await self._changed.wait()
         except Exception as error:  # noqa: BLE001
             # If it left this task, the exception would end all other connections.
             self.mark_closed(explain(error))
@@ -1387,10 +1372,6 @@ class Connection:
         # The level is sent before the first call, but its answer is not awaited.
         self.workbench.task_group.start_soon(self.pass_log_level)
         self.set_state(State.UP)
-
-    def _is_drained(self) -> bool:
-        """Whether the connection is closed, and no call is in flight any more."""
-        return self.state is State.DRAINING and self._in_flight == 0
 
     def _new_session(self, streams: Streams) -> ClientSession:
         """A session that offers the server what the client supports.
@@ -1435,31 +1416,21 @@ class Connection:
         """Agree on an era. The newer one has no questions, and is the second choice."""
         try:
             await self.session.initialize()
-            return
-        except MCPError as error:
-            refusal = error
-        if self.reason:
-            # The connection is closed, and there is nobody to ask.
-            raise refusal
-        try:
+        except MCPError as refusal:
+            # The refusal is the reason, even if a process exits at the next request.
+            self.mark_closed(explain(refusal))
             await self.session.discover()
-        except Exception:  # noqa: BLE001
-            # A process may exit at this request. The exit is forgotten, so that `run`
-            # records the refusal, which tells more.
             self.reason = ""
-            raise refusal from None
 
     async def pass_log_level(self) -> None:
         """Have a server that logs do so from the level on that the client has set."""
-        level, declared = self.workbench.log_level, self.session.server_capabilities
-        if level is None or declared is None or declared.logging is None:
+        level = self.workbench.log_level
+        declared = self.session.server_capabilities or types.ServerCapabilities()
+        if level is None or declared.logging is None:
             return
-        params = types.SetLevelRequestParams(level=level)
-        request = types.SetLevelRequest(params=params)
-        with (
-            anyio.move_on_after(OPEN_TIMEOUT),
-            suppress(MCPError, ToolError, ValueError),
-        ):
+        request = types.SetLevelRequest(params=types.SetLevelRequestParams(level=level))
+        # A server that does not answer, or refuses, just logs as before.
+        with anyio.move_on_after(OPEN_TIMEOUT), suppress(Exception):
             await self.session.send_request(request, types.EmptyResult)
 
     async def _on_message(self, message: Any) -> None:
@@ -1489,7 +1460,7 @@ class Connection:
             text = "Received tools notification from server without listChanged"
             log.warning("%s capability: %s", text, self.name)
 
-    async def list_again(self) -> None:
+    async def refresh_tools(self) -> None:
         """List the tools anew. If this fails or takes too long, the old list is kept.
 
         Callers that come at once take turns, and do not share a list. An older list may
@@ -1506,13 +1477,7 @@ class Connection:
         """Get the server's tools, and keep those that models may see."""
         tools: dict[str, types.Tool] = {}
         left_out: dict[str, str] = {}
-        try:
-            listed = await self._fetch_tools()
-        except MCPError as error:
-            if error.code != types.METHOD_NOT_FOUND:
-                raise
-            listed = []  # the server has no tools
-        for tool in listed:
+        for tool in await self._fetch_pages():
             hidden_by = self._why_left_out(tool)
             if hidden_by:
                 left_out[tool.name] = hidden_by
@@ -1524,23 +1489,25 @@ class Connection:
         log.info("%s: tools: %s, %d modified", self.name, counts, modified)
         self.tools, self.left_out = tools, left_out
 
-    async def _fetch_tools(self) -> list[types.Tool]:
-        """Fetch all pages of the server's list of tools.
+    async def _fetch_pages(self) -> list[types.Tool]:
+        """The tools of all pages. A page whose cursor came before is the last.
 
         https://modelcontextprotocol.io/specification/2025-11-25/server/tools#listing-tools
         """
         tools: list[types.Tool] = []
-        asked: set[str | None] = set()
-        cursor: str | None = None
-        # The first page is asked for without a cursor, and the last page has none. So
-        # None ends the loop, and so does a cursor that a server sends again and again.
-        while cursor not in asked:
-            asked.add(cursor)
-            params = types.PaginatedRequestParams(cursor=cursor)
-            page = await self.session.list_tools(params=params)
+        cursors: list[str | None] = [None]  # those asked for; the first page has none
+        while True:
+            params = types.PaginatedRequestParams(cursor=cursors[-1])
+            try:
+                page = await self.session.list_tools(params=params)
+            except MCPError as error:
+                if error.code != types.METHOD_NOT_FOUND:
+                    raise
+                return tools  # the server has none
             tools += page.tools
-            cursor = page.next_cursor or None
-        return tools
+            if not page.next_cursor or page.next_cursor in cursors:
+                return tools
+            cursors.append(page.next_cursor)
 
     def _why_left_out(self, tool: types.Tool) -> str:
         """The cause that hides a tool from models; empty if there is none."""
@@ -1603,9 +1570,8 @@ class Connection:
             told = f"its answer is not valid MCP: {explain(error)}"
             raise ToolError(f"{told}; {NOT_REPEATED}") from None
         except MCPError as error:
-            # A server that is up may use the same code for an error of its own.
-            has_ended = (error.code, error.message) == _CLOSED
-            if has_ended and self.state is not State.UP:
+            # A server may use the same code for an error of its own.
+            if self.reason and (error.code, error.message) == _CLOSED:
                 told = f"the server has gone: {self.why_not_up()}"
                 raise ToolError(f"{told}; {NOT_REPEATED}") from None
             self.output.clear()
@@ -1649,14 +1615,9 @@ class ServerProcess(Transport):
     The SDK's `stdio_client` takes the end of stdout for the end of the server, and
     leaves children of the server running.
 
-    The connection to a process is closed in one of these ways:
-
-    - The process exits. `_report_exit` reports the status at once, and closes the pipes
-      `OUTPUT_TIMEOUT` later, so the messages end.
-    - stdout has too long a line. `_messages` reports this.
-    - stdout or stdin is closed. `_messages` reports this, or `_transmit` at the next
-      request. A process that closes a pipe usually exits, and its status and its last
-      words tell more. So each of the two first waits for them, up to `EXIT_GRACE`.
+    The connection closes when the process exits. A process that closes its stdout or
+    stdin usually exits, and its status and its last words tell more. So they are waited
+    for, up to `EXIT_GRACE`.
     """
 
     KEYS: ClassVar = {
@@ -1713,43 +1674,46 @@ class ServerProcess(Transport):
 
     async def _messages(self) -> Messages:
         """The messages on stdout, to its end. Other lines are output."""
-        async for line in read_lines(self._pipes.stdout, MESSAGE_LIMIT):
-            if len(line) == MESSAGE_LIMIT:
-                # The line was cut. If it were skipped, a call that it answers would
-                # wait for ever.
-                self.on_closed(f"wrote a message beyond {MESSAGE_LIMIT >> 20} MiB")
-                return
+        async for line in self._lines(self._pipes.stdout):
             message = read_message(line)
             if message is None:
-                self.on_output(line[:OUTPUT_LIMIT])
+                self.on_output(line)
             else:
                 yield SessionMessage(message)
         await self._wait_for_last_words(EXIT_GRACE)
         self.on_closed("closed its stdout")
 
     async def _read_stderr(self) -> None:
-        async for line in read_lines(self._pipes.stderr, OUTPUT_LIMIT):
+        async for line in self._lines(self._pipes.stderr):
             self.on_output(line)
 
+    async def _lines(self, stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+        """The lines of a pipe. One that is too long ends the server."""
+        try:
+            async for line in stream:
+                yield line
+                # A server that writes without end must not block the event loop.
+                await asyncio.sleep(0)
+        except ValueError:
+            # A call whose answer was skipped would wait for ever.
+            self.on_closed(f"wrote a line beyond {MESSAGE_LIMIT >> 20} MiB")
+            self._process.close()
+        except OSError:
+            pass  # a broken pipe is an end
+
     async def _transmit(self, item: SessionMessage) -> None:
-        """Write a message to stdin, unless the process can no longer answer."""
-        pipes = self._pipes
-        if not pipes.stdout.at_eof():
-            # No `drain`: a server that does not read its stdin must delay nobody.
-            pipes.stdin.write(dump_message(item.message) + b"\n")
-            # If the pipe is broken, `write` has closed `stdin`.
-            if not pipes.stdin.is_closing():
-                return
-        if isinstance(item.message, types.JSONRPCRequest):
+        """Write a message to stdin."""
+        stdin = self._pipes.stdin
+        # No `drain`: a server that does not read its stdin must delay nobody.
+        stdin.write(dump_message(item.message) + b"\n")
+        # A `write` to a broken pipe closes `stdin`.
+        if stdin.is_closing() and isinstance(item.message, types.JSONRPCRequest):
             await self._wait_for_last_words(EXIT_GRACE)
-            self.on_closed("closed its stdout or stdin")
-            raise NotDelivered("the server has closed its stdout or stdin")
+            self.on_closed("closed its stdin")
+            raise NotDelivered("the server has closed its stdin")
 
     async def __aexit__(self, *_: object) -> None:
         """Close stdin, and end the whole process group.
-
-        After a SIGKILL, the group has a moment to die, because the next process would
-        find the locks of this one.
 
         https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
         """
@@ -1757,24 +1721,17 @@ class ServerProcess(Transport):
         self._pipes.exited.remove_done_callback(self._report_exit)
         self._pipes.stdin.close()
         with anyio.CancelScope(shield=True):
-            # A group that has ended is sent nothing, because its number may be in use
-            # again.
-            if not await self._group_ends(EXIT_GRACE):
-                self.signal_group(signal.SIGTERM)
-                if not await self._group_ends(EXIT_GRACE):
-                    self.signal_group(SIGKILL)
-                    await self._group_ends(OUTPUT_TIMEOUT)
+            for number in (signal.SIGTERM, SIGKILL):
+                with anyio.move_on_after(EXIT_GRACE):
+                    while self.signal_group(0):
+                        await anyio.sleep(0.02)
+                    # No process is left. The number of the group may soon be another's.
+                    break
+                self.signal_group(number)
+            # The next process would find the locks of one that is still dying.
             await self._wait_for_last_words(OUTPUT_TIMEOUT)
         self._process.close()
         RUNNING.discard(self)
-
-    async def _group_ends(self, seconds: float) -> bool:
-        """Whether no process of the group is left within this time."""
-        with anyio.move_on_after(seconds):
-            while self.signal_group(0):
-                await anyio.sleep(0.02)
-            return True
-        return False
 
     def signal_group(self, number: int) -> bool:
         """Send a signal to the group; return whether it had a process to send it to.
@@ -1794,13 +1751,11 @@ def _why_not_started(command: str, cwd: str, error: OSError) -> str:
         return f"the folder '{cwd}' is not there; correct `cwd`"
     if not isinstance(error, FileNotFoundError):
         return str(error.strerror)
-    if os.path.exists(os.path.join(cwd, command)):
-        return "the file is there, but not the program that its first line names"
     if " " in command:
         return "no such command; write what follows it into `args`"
     if os.path.basename(command) == command:
         return "it is not in PATH; write its full path, or set PATH in `env`"
-    return "no such file"
+    return "no such file, or not the program that its first line names"
 
 
 # The transports, by the key of an entry that asks for one. The room Windows replaces
@@ -1819,7 +1774,6 @@ Messages = AsyncIterator[SessionMessage]
 # lock, so a larger message would block all threads for too long.
 MESSAGE_LIMIT = 32 << 20
 OUTPUT_LIMIT = 1 << 16  # bytes of a line of a server's output that are shown
-_CHUNK = 1 << 16  # bytes of a stream that are read at a time
 
 
 @dataclass
@@ -1852,25 +1806,14 @@ def read_message(line: bytes) -> types.JSONRPCMessage | None:
     the error, its call would wait for ever.
     """
     message = _parse_json(line.decode(errors="replace"))
-    try:
-        return types.jsonrpc_message_adapter.validate_python(message, by_name=False)
-    except ValidationError:
-        return _error_in_place_of(message)
-
-
-def _error_in_place_of(message: Any) -> types.JSONRPCError | None:
-    """The error for an answer that is not valid; None if it is no answer."""
-    if not isinstance(message, dict) or message.get("method"):
-        return None
-    told = f"its answer is not valid MCP; {NOT_REPEATED}"
-    error = {"code": types.INTERNAL_ERROR, "message": told}
-    answer = {"jsonrpc": message.get("jsonrpc"), "error": error}
-    if "id" in message:
-        answer["id"] = message["id"]
-    try:
-        return types.JSONRPCError.model_validate(answer)
-    except ValidationError:
-        return None
+    with suppress(ValidationError):
+        return types.jsonrpc_message_adapter.validate_python(message)
+    if isinstance(message, dict) and not message.get("method"):
+        told = f"its answer is not valid MCP; {NOT_REPEATED}"
+        message["error"] = {"code": types.INTERNAL_ERROR, "message": told}
+        with suppress(ValidationError):
+            return types.JSONRPCError.model_validate(message)
+    return None
 
 
 def _parse_json(text: str) -> Any:
@@ -1880,36 +1823,16 @@ def _parse_json(text: str) -> Any:
         value = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         return None
-    # JavaScript cuts texts within surrogate pairs. A half of a pair has no UTF-8. Whole
-    # pairs have become one character by now.
+    # JavaScript cuts texts within surrogate pairs. A half of a pair could not be sent
+    # on, and the call would get no answer.
     if re.search(r"\\u[dD]", text):
-        with_halves = json.dumps(value, ensure_ascii=False)
-        value = json.loads(re.sub(r"[\ud800-\udfff]", "\ufffd", with_halves))
+        text = json.dumps(value, ensure_ascii=False)
+        value = json.loads(re.sub(r"[\ud800-\udfff]", "\ufffd", text))
     return value
 
 
 def dump_message(message: types.JSONRPCMessage) -> bytes:
     return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-
-
-async def read_lines(stream: asyncio.StreamReader, limit: int) -> AsyncIterator[bytes]:
-    """The lines of a stream, without their ends, and cut at `limit` bytes.
-
-    `limit` is not below `_CHUNK`, so one chunk alone is never too long.
-    """
-    line = bytearray()
-    # A broken pipe counts as an end.
-    with suppress(OSError):
-        while chunk := await stream.read(_CHUNK):
-            rest, *next_lines = chunk.split(b"\n")
-            line += rest[: limit - len(line)]
-            for next_line in next_lines:
-                yield bytes(line)
-                line = bytearray(next_line)
-                # A server that writes without end must not block the event loop.
-                await asyncio.sleep(0)
-    # The text behind the last line feed is a line as well, although usually empty.
-    yield bytes(line)
 
 
 # === Secrets ==========================================================================
