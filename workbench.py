@@ -1199,16 +1199,17 @@ _CLOSED = (types.CONNECTION_CLOSED, "Connection closed")
 class Transport(AbstractAsyncContextManager["Streams"]):
     """The way to a server of one kind. Entering it gives the messages of both sides.
 
-    A subclass keeps these promises. Entering fails with the reason why the server
-    cannot be up, or is cancelled, and then leaves nothing behind. Leaving is shielded
-    from cancelling, and takes less than `EXIT_TIMEOUT`.
+    Each transport keeps these promises. If entering it fails or is cancelled, nothing is
+    left behind. Leaving it is shielded from cancelling, and takes less than
+    `EXIT_TIMEOUT`.
 
-    For a request that fails, `transmit` raises `ToolError`: `NotDelivered` only if the
+    The transport calls `on_closed` when the server takes no more calls, and at the
+    latest before `messages` end. At their end, the session fails the open requests. So
+    an answer that has come is handed on before.
+
+    If a request fails, `transmit` raises `ToolError`. This is `NotDelivered` only if the
     connection is closed and the server has certainly not executed the request. For any
     other message, `transmit` raises nothing.
-
-    `on_closed` is called when the server takes no more calls, and at the latest before
-    `messages` end. Their end fails the requests that are still open.
     """
 
     KEYS: ClassVar[dict[str, Key]]  # further keys of an entry of this kind
@@ -1326,9 +1327,10 @@ class Connection:
 
     def telling_line(self) -> str:
         """The last line of output that has an address, or else the last line."""
-        lines = ["", *self.output]
-        with_address = [line for line in lines if "://" in line]
-        return with_address[-1] if with_address else lines[-1]
+        for line in reversed(self.output):
+            if "://" in line:
+                return line
+        return self.output[-1] if self.output else ""
 
     async def run(self, former: Connection) -> None:
         """Start the server, keep the connection, and leave no process of its group.
@@ -1349,6 +1351,7 @@ class Connection:
             async with transport as streams, self._new_session(streams) as self.session:
                 await self._become_up()
                 await self.reach(State.DRAINING)
+                # The answers to these calls may still come.
                 while self._in_flight:
                     await self._changed.wait()
         except Exception as error:  # noqa: BLE001
@@ -1823,8 +1826,9 @@ def _parse_json(text: str) -> Any:
         value = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         return None
-    # JavaScript cuts texts within surrogate pairs. A half of a pair could not be sent
-    # on, and the call would get no answer.
+    # JavaScript cuts texts within surrogate pairs. A half of a pair cannot be written as
+    # UTF-8. One in a tool's description would spoil the answer of `open_toolbox`, also
+    # for the other servers.
     if re.search(r"\\u[dD]", text):
         text = json.dumps(value, ensure_ascii=False)
         value = json.loads(re.sub(r"[\ud800-\udfff]", "\ufffd", text))
