@@ -15,7 +15,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # `ServerProcess._messages`.
 #
 # The core is complete by itself, with these sections and their lines of code:
-# Configuration (270), Workbench (241), MCP server (160), Connections (252), Processes
+# Configuration (270), Workbench (241), MCP server (160), Connections (253), Processes
 # (108), Messages (36), Secrets (40), Serving (188).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
