@@ -16,7 +16,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 #
 # The core is complete by itself, with these sections and their lines of code:
 # Configuration (270), Workbench (241), MCP server (160), Connections (253), Processes
-# (108), Messages (36), Secrets (40), Serving (188).
+# (112), Messages (36), Secrets (40), Serving (188).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
@@ -1677,32 +1677,27 @@ class ServerProcess(Transport):
 
     async def _messages(self) -> Messages:
         """The messages on stdout, to its end. Other lines are output."""
-        async for line in self._lines(self._pipes.stdout):
-            message = read_message(line)
-            if message is None:
-                self.on_output(line)
-            else:
-                yield SessionMessage(message)
+        try:
+            while line := await _read_line(self._pipes.stdout):
+                message = read_message(line)
+                if message is None:
+                    self.on_output(line)
+                else:
+                    yield SessionMessage(message)
+        except ValueError:
+            # The call that this line answers would wait for ever.
+            self.on_closed(f"wrote a message beyond {MESSAGE_LIMIT >> 20} MiB")
+            return
         await self._wait_for_last_words(EXIT_GRACE)
         self.on_closed("closed its stdout")
 
     async def _read_stderr(self) -> None:
-        async for line in self._lines(self._pipes.stderr):
-            self.on_output(line)
-
-    async def _lines(self, stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-        """The lines of a pipe. One that is too long ends the server."""
-        try:
-            async for line in stream:
-                yield line
-                # A server that writes without end must not block the event loop.
-                await asyncio.sleep(0)
-        except ValueError:
-            # A call whose answer was skipped would wait for ever.
-            self.on_closed(f"wrote a line beyond {MESSAGE_LIMIT >> 20} MiB")
-            self._process.close()
-        except OSError:
-            pass  # a broken pipe is an end
+        line = b"\n"
+        while line:
+            # A line that is too long, such as that of a progress bar, is not shown.
+            with suppress(ValueError):
+                line = await _read_line(self._pipes.stderr)
+                self.on_output(line)
 
     async def _transmit(self, item: SessionMessage) -> None:
         """Write a message to stdin."""
@@ -1748,17 +1743,29 @@ class ServerProcess(Transport):
         return False
 
 
+async def _read_line(stream: asyncio.StreamReader) -> bytes:
+    """The next line, empty at the end. Raises `ValueError` beyond `MESSAGE_LIMIT`."""
+    # A server that writes without end must not block the event loop.
+    await asyncio.sleep(0)
+    # A broken pipe is an end.
+    with suppress(OSError):
+        return await stream.readline()
+    return b""
+
+
 def _why_not_started(command: str, cwd: str, error: OSError) -> str:
     """The one cause for which a process was not started, and what to do about it."""
     if not os.path.isdir(cwd):
         return f"the folder '{cwd}' is not there; correct `cwd`"
     if not isinstance(error, FileNotFoundError):
         return str(error.strerror)
+    if os.path.exists(os.path.join(cwd, command)):
+        return "the file is there, but not the program that its first line names"
     if " " in command:
         return "no such command; write what follows it into `args`"
     if os.path.basename(command) == command:
         return "it is not in PATH; write its full path, or set PATH in `env`"
-    return "no such file, or not the program that its first line names"
+    return "no such file"
 
 
 # The transports, by the key of an entry that asks for one. The room Windows replaces
