@@ -353,7 +353,7 @@ async def error_of(client: Client, server: str, name: str, given: Any = None) ->
 
 
 def find(path: Any) -> workbench.WorkbenchConfig:
-    options = Namespace(config=path, read_only=False)
+    options = Namespace(CONFIG=path, read_only=False)
     return workbench.find_config(options, workbench.Secrets())
 
 
@@ -3052,7 +3052,7 @@ def test_the_readme_has_every_command_and_option() -> None:
     named = re.findall(r"--(\w[\w-]*)", SECTIONS["Command line"])
     own = {"read-only", "verbose", "version", "http"}
     modes = {name.lstrip("-") for name in workbench.MODES}
-    assert set(named) == own | modes - {"config"}
+    assert set(named) == own | modes - {"CONFIG"}
     # An error of the program points there.
     assert "Upgrading and removing" in SECTIONS
 

@@ -15,8 +15,8 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # `ServerProcess._messages`.
 #
 # The core is complete by itself, with these sections and their lines of code:
-# Configuration (270), Workbench (241), MCP server (160), Connections (253), Processes
-# (112), Messages (36), Secrets (40), Serving (188).
+# Configuration (270), Workbench (241), MCP server (161), Connections (269), Processes
+# (111), Messages (56), Secrets (40), Serving (185).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
@@ -515,7 +515,7 @@ DEFAULT: JSON = {"toolboxes": {}}
 
 def find_config(options: argparse.Namespace, secrets: Secrets) -> WorkbenchConfig:
     """The configuration to serve, from a file or `DEFAULT`. Raises `ConfigError`."""
-    given = options.config or os.environ.get("WORKBENCH_CONFIG")
+    given = options.CONFIG or os.environ.get("WORKBENCH_CONFIG")
     path = os.path.abspath(os.path.expanduser(given or "workbench-config.json"))
     if not given and not os.path.exists(path):
         how = "give one as argument, in WORKBENCH_CONFIG, or as ./workbench-config.json"
@@ -1138,12 +1138,13 @@ def declare_meta_tools(config: WorkbenchConfig) -> list[types.Tool]:
         declarations[name] = declare_tool(name, arguments)
         # Claude Code would hide the tools behind a search, which models often omit.
         declarations[name].meta = {"anthropic/alwaysLoad": True}
-    opening, using = declarations["open_toolbox"], declarations["use_tool"]
+    opening = declarations["open_toolbox"]
     # Clients ask a person before they call a tool that is not declared read-only. They
     # do not ask before they start servers themselves, and need not ask for it here.
     opening.annotations = types.ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True
     )
+    using = declarations["use_tool"]
     using.annotations = types.ToolAnnotations(read_only_hint=config.read_only)
     if config.toolboxes:
         # Many clients do not show the instructions, which have the names as well.
@@ -2127,6 +2128,7 @@ class Mode(NamedTuple):
 
     usage: str  # how it is asked for
     option: JSON  # the settings of its argument, as `argparse` wants them
+    # Reads what can be wrong in files and options, and returns what is left to do.
     prepare: Callable[[argparse.Namespace, Secrets], Work]
     goes_with: tuple[str, ...] = ()  # the other options that may be given with it
     is_server: bool = False  # serves a client, until the client or a signal ends it
@@ -2146,13 +2148,13 @@ def prepare_workbench(options: argparse.Namespace, secrets: Secrets) -> Work:
     return serve_stdio(create_server(config))
 
 
-# The command line can ask for these. If it asks for no other, it asks for `config`.
+# The command line can ask for these. If it asks for no other, it asks for `CONFIG`.
 MODES: dict[str, Mode] = {}
 # With `Path`, an empty CONFIG is an error, and not the same as none: it becomes the
 # current folder, which cannot be read.
-MODES["config"] = Mode(
+MODES["CONFIG"] = Mode(
     "[CONFIG] [--read-only]",
-    {"nargs": "?", "type": Path, "metavar": "CONFIG", "help": "the file to serve"},
+    {"nargs": "?", "type": Path, "help": "the file to serve"},
     prepare_workbench,
     goes_with=("--read-only",),
     is_server=True,
@@ -2171,15 +2173,17 @@ def parse_arguments() -> tuple[argparse.Namespace, Mode]:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    for name, mode in MODES.items():
-        parser.add_argument(name, **mode.option)
-    for name, option in OPTIONS.items():
-        parser.add_argument(name, **option)
+    settings = {name: mode.option for name, mode in MODES.items()} | OPTIONS
+    actions = {name: parser.add_argument(name, **settings[name]) for name in settings}
     version = f"mcp-workbench {__version__}"
     parser.add_argument("--version", action="version", version=version)
     options = parser.parse_args()
-    given = {name for name in [*MODES, *OPTIONS] if _is_given(options, name)}
-    asked = "config"
+    given = set()
+    for name, action in actions.items():
+        if getattr(options, action.dest) != action.default:
+            given.add(name)
+    # CONFIG, the first row, may stand beside an option that asks for something else.
+    asked = "CONFIG"
     for name in MODES:
         if name in given:
             asked = name
@@ -2187,11 +2191,6 @@ def parse_arguments() -> tuple[argparse.Namespace, Mode]:
     if given - {asked, "--verbose", *mode.goes_with}:
         parser.error(f"options that do not go together; expected: {mode.usage}")
     return options, mode
-
-
-def _is_given(options: argparse.Namespace, name: str) -> bool:
-    value = getattr(options, name.lstrip("-").replace("-", "_"))
-    return value not in (None, False)
 
 
 def set_up_log(secrets: Secrets, level: int) -> MaskedLog:
@@ -2228,10 +2227,7 @@ def main() -> None:
     # The file, which is read later, may name variables.
     restore_environment()  # room: uv
     has_person = os.isatty(0)
-    level, status_if_stopped = logging.WARNING, 1
-    if mode.is_server:
-        # A server usually ends by being stopped.
-        level, status_if_stopped = logging.INFO, 0
+    level = logging.INFO if mode.is_server else logging.WARNING
     if options.verbose:
         level = logging.DEBUG
     secrets = Secrets()
@@ -2244,11 +2240,13 @@ def main() -> None:
         log.error("%s", error)
         work = serve_refusal(str(error))
     if has_person and mode.is_server:
-        others = ", ".join([*MODES, "--help"][1:])
-        log.info("Waiting for an MCP client. Ctrl-C ends. Other options: %s", others)
+        uses = ", ".join([*MODES, "--help"])
+        log.info("Waiting for an MCP client. Ctrl-C ends. Arguments: %s", uses)
     # Lines of the log are written from now on. Above, a person who is told what is
     # wrong with a file gets no other lines.
     logging.handlers.QueueListener(handler.queue, logging.StreamHandler()).start()
+    # To be stopped is the usual end of a server, and a failure of anything else.
+    status_if_stopped = 0 if mode.is_server else 1
     asyncio.run(run_to_exit(work, status_if_stopped, handler.queue))
 
 
@@ -3668,13 +3666,13 @@ MODES["--check"] = Mode(
     "[CONFIG] --check [--read-only]",
     {"action": "store_true", "help": "check every server; --verbose lists its tools"},
     lambda options, secrets: check(find_config(options, secrets)),
-    goes_with=("config", "--read-only"),
+    goes_with=("CONFIG", "--read-only"),
 )
 MODES["--call"] = Mode(
     "[CONFIG] --call NAME [JSON] [--read-only]",
     {"nargs": "+", "metavar": ("NAME", "JSON"), "help": "call a tool by its full name"},
     lambda options, secrets: call_by_name(find_config(options, secrets), *options.call),
-    goes_with=("config", "--read-only"),
+    goes_with=("CONFIG", "--read-only"),
 )
 
 
