@@ -15,8 +15,8 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # `ServerProcess._messages`.
 #
 # The core is complete by itself, with these sections and their lines of code:
-# Configuration (270), Workbench (241), MCP server (161), Connections (269), Processes
-# (111), Messages (56), Secrets (40), Serving (185).
+# Configuration (270), Workbench (241), MCP server (158), Connections (269), Processes
+# (111), Messages (56), Secrets (40), Serving (184).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
@@ -39,12 +39,13 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # meta-tool, write a model and a function and add a row to `META_TOOLS`. To add a use of
 # the command line, add a row to `MODES`.
 
-# The protocol has two eras. Up to 2025-11-25, a client begins with `initialize`, and a
-# server may ask the client and log at any time. From 2026-07-28 on, a client begins
-# with `server/discover`, and a server asks only in the result of a call. Most published
-# servers know only the older era. So the workbench refuses `server/discover` over
-# stdio, and clients that know both eras fall back to `initialize`. A client that sends
-# requests of the newer era all the same can list and call tools, but cannot be asked.
+# The protocol has two eras. In the older one, up to 2025-11-25, a client begins with
+# `initialize`, and a server may ask the client and log at any time. In the newer one,
+# from 2026-07-28 on, a client begins with `server/discover`, and a server asks only in
+# the result of a call. Most published servers know only the older era. So the workbench
+# refuses `server/discover` over stdio, and clients that know both eras fall back to
+# `initialize`. A client of the newer era alone can list and call tools, but cannot be
+# asked.
 # https://modelcontextprotocol.io/specification
 
 from __future__ import annotations
@@ -943,7 +944,6 @@ def declare_tool(name: str, arguments: type[Arguments]) -> types.Tool:
     schema.pop("additionalProperties")
     for argument in schema["properties"].values():
         argument.pop("title")
-        argument.pop("additionalProperties", None)
     return types.Tool(name=name, input_schema=schema, **about)
 
 
@@ -1012,8 +1012,6 @@ def read_json(value: Any) -> Any:
 
 
 def _as_object(value: Any) -> Any:
-    if value == "":
-        return {}
     found = read_json(value)
     if not isinstance(found, dict):
         # A `ValueError` would reach a model in pydantic's words.
@@ -1940,7 +1938,7 @@ class Stdio:
 
     The reading thread notices the end of stdin even while the event loop is busy. The
     writing thread waits for a client that does not read: if `_send` waited, so would
-    everything that sends. At the end, `count_down` limits this wait. The SDK's
+    everything that sends. After the end, `count_down` limits this wait. The SDK's
     `stdio_server` is not used, because it cannot be left before the end of stdin.
     """
 
@@ -1961,15 +1959,14 @@ class Stdio:
     def _read(self) -> None:
         """Read stdin to its end, in the reading thread."""
         read_stdin(self._put)
-        self._leave()
+        self._put(None)
 
     def _put(self, line: bytes | None) -> None:
+        """Queue a line of the client, or None when the client has gone."""
+        if line is None:
+            # The event loop may be too busy to take it, so the time is limited here.
+            count_down(0)
         self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
-
-    def _leave(self) -> None:
-        """End the messages and, in time, the process: the client has gone."""
-        count_down(0)
-        self._put(None)
 
     async def _messages(self) -> Messages:
         while (line := await self._lines.get()) is not None:
@@ -1997,7 +1994,7 @@ class Stdio:
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
         except OSError:
-            self._leave()
+            self._put(None)
 
 
 def read_stdin(receive: Callable[[bytes], None]) -> None:
