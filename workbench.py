@@ -16,7 +16,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 #
 # The core is complete by itself, with these sections and their lines of code:
 # Configuration (270), Workbench (241), MCP server (158), Connections (253), Processes
-# (108), Messages (36), Secrets (40), Serving (184).
+# (112), Messages (36), Secrets (40), Serving (184).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
