@@ -15,7 +15,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # `ServerProcess._messages`.
 #
 # The core is complete by itself, with these sections and their lines of code:
-# Configuration (270), Workbench (241), MCP server (158), Connections (253), Processes
+# Configuration (270), Workbench (241), MCP server (160), Connections (253), Processes
 # (112), Messages (36), Secrets (40), Serving (184).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
@@ -1012,6 +1012,8 @@ def read_json(value: Any) -> Any:
 
 
 def _as_object(value: Any) -> Any:
+    if value == "":
+        return {}
     found = read_json(value)
     if not isinstance(found, dict):
         # A `ValueError` would reach a model in pydantic's words.
