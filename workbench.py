@@ -15,7 +15,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # `ServerProcess._messages`.
 #
 # The core is complete by itself, with these sections and their lines of code:
-# Configuration (270), Workbench (241), MCP server (160), Connections (253), Processes
+# Configuration (270), Workbench (241), MCP server (161), Connections (253), Processes
 # (112), Messages (36), Secrets (40), Serving (184).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
@@ -947,50 +947,53 @@ def declare_tool(name: str, arguments: type[Arguments]) -> types.Tool:
     return types.Tool(name=name, input_schema=schema, **about)
 
 
+async def run_tool(
+    context: Any, tools: Mapping[str, OwnTool], secrets: Secrets
+) -> JSON:
+    """Run the one of these tools that a request asks for, and return its result.
+
+    An `MCPError` is passed on, with its data as they are. Any other error of a tool
+    becomes a result with `isError`. The texts of both are masked.
+    """
+    params = types.CallToolRequestParams.model_validate(context.params or {})
+    if params.name not in tools:
+        text = f"Tool '{params.name}' not found: use {' and '.join(tools)}"
+        raise MCPError(types.INVALID_PARAMS, text)
+    model, function = tools[params.name]
+    given = without_null(params.arguments or {})
+    try:
+        return await function(context, model.model_validate(given))
+    except MCPError as error:
+        raise MCPError(error.code, secrets.mask(error.message), error.data) from None
+    except Exception as error:
+        # The SDK would make "Internal server error" of it.
+        log.debug("Tool '%s' failed", params.name, exc_info=True)
+        return text_result(secrets.mask(explain(error)), is_error=True)
+
+
 def tool_server(
     name: str,
     tools: Mapping[str, OwnTool],
     declarations: list[types.Tool],
     secrets: Secrets,
 ) -> Server[Any]:
-    """A low-level MCP server of these tools. The texts of their errors are masked.
+    """A low-level MCP server of these tools. The texts of their errors are masked."""
 
-    An `MCPError` is passed on, with its data as they are. Any other error of a tool
-    becomes a result with `isError`.
-    """
-
-    async def list_all(*_: object) -> types.ListToolsResult:
+    async def list_tools(*_: object) -> types.ListToolsResult:
         return types.ListToolsResult(tools=declarations)
 
-    async def run_tool(context: Any) -> JSON:
-        params = types.CallToolRequestParams.model_validate(context.params or {})
-        if params.name not in tools:
-            text = f"Tool '{params.name}' not found: use {' and '.join(tools)}"
-            raise MCPError(types.INVALID_PARAMS, text)
-        model, function = tools[params.name]
-        given = without_null(params.arguments or {})
-        try:
-            return await function(context, model.model_validate(given))
-        except MCPError as error:
-            masked = secrets.mask(error.message)
-            raise MCPError(error.code, masked, error.data) from None
-        except Exception as error:
-            # The SDK would make "Internal server error" of it.
-            log.debug("Tool '%s' failed", params.name, exc_info=True)
-            return text_result(secrets.mask(explain(error)), is_error=True)
-
-    async def answer_calls(ctx: Any, call_next: Any) -> Any:
-        # From the result of a handler, the SDK would remove what it does not know. So a
-        # middleware, which sees all requests, answers in place of the handler.
+    async def answer(ctx: Any, call_next: Any) -> Any:
+        # The SDK would remove from the result of a handler what it does not know. So
+        # this middleware, which sees all requests, answers calls itself.
         if ctx.method != "tools/call":
             return await call_next(ctx)
-        result = await run_tool(ctx)
+        result = await run_tool(ctx, tools, secrets)
         if is_of_newer_era(ctx):
             return {"resultType": "complete", **result}
         return result
 
-    server = Server(name, version=__version__, on_list_tools=list_all)
-    server.middleware.append(answer_calls)
+    server = Server(name, version=__version__, on_list_tools=list_tools)
+    server.middleware.append(answer)
     return server
 
 
@@ -1153,24 +1156,27 @@ def declare_meta_tools(config: WorkbenchConfig) -> list[types.Tool]:
     return list(declarations.values())
 
 
+async def set_level(context: Any, params: types.SetLevelRequestParams) -> JSON:
+    """Take the level of logs that the client wants, and pass it to the servers."""
+    workbench: Workbench = context.lifespan_context
+    workbench.log_level = params.level
+    for server in in_state(State.UP, workbench.opened_servers()):
+        # In the background, because a server may not answer.
+        workbench.task_group.start_soon(server.connection.pass_log_level)
+    return {}
+
+
+async def pass_roots_changed(context: Any, _: object) -> None:
+    """Tell the servers that the client's roots have changed."""
+    told = types.RootsListChangedNotification()
+    async with anyio.create_task_group() as telling:
+        # A server that is still starting asks for the roots later, if at all.
+        for server in in_state(State.UP, context.lifespan_context.opened_servers()):
+            telling.start_soon(server.connection.session.send_notification, told)
+
+
 def create_server(config: WorkbenchConfig) -> Server[Any]:
     """The workbench as a low-level MCP server, of which each run serves one client."""
-
-    async def set_level(context: Any, params: types.SetLevelRequestParams) -> JSON:
-        workbench: Workbench = context.lifespan_context
-        workbench.log_level = params.level
-        for server in in_state(State.UP, workbench.opened_servers()):
-            # In the background, because a server may not answer.
-            workbench.task_group.start_soon(server.connection.pass_log_level)
-        return {}
-
-    async def roots_changed(context: Any, _: object) -> None:
-        told = types.RootsListChangedNotification()
-        async with anyio.create_task_group() as telling:
-            # A server that is still starting asks for the roots later, if at all.
-            for server in in_state(State.UP, context.lifespan_context.opened_servers()):
-                telling.start_soon(server.connection.session.send_notification, told)
-
     declarations = declare_meta_tools(config)
     server = tool_server("mcp-workbench", META_TOOLS, declarations, config.secrets)
     server.instructions = instructions(config)
@@ -1178,8 +1184,8 @@ def create_server(config: WorkbenchConfig) -> Server[Any]:
     # As arguments of `Server`, these two would raise deprecation warnings.
     level = types.SetLevelRequestParams
     server.add_request_handler("logging/setLevel", level, set_level)
-    changed = "notifications/roots/list_changed"
-    server.add_notification_handler(changed, types.NotificationParams, roots_changed)
+    roots = "notifications/roots/list_changed"
+    server.add_notification_handler(roots, types.NotificationParams, pass_roots_changed)
     return server
 
 
