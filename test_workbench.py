@@ -1382,6 +1382,8 @@ SECRETS: list[tuple[dict[str, Any], str]] = [  # and texts that hold nothing els
     ({"args": ["-H", "Authorization: Bearer head.er02"]}, "head.er02"),
     ({"args": ["--header=X-Api-Key:head.er03"]}, "head.er03"),
     ({"args": ["https://h/?a=b&apiKey=of.query&c=d"]}, "of.query"),
+    ({"args": ["h=db password=of.word1 u=x"]}, "of.word1"),
+    ({"args": ["--api-key=amp&ersand"]}, "amp&ersand"),
     ({"args": ["--token", "${WB_MINE}"]}, "my-own-value"),
     ({"args": ["--db", "db://u:${WB_MINE:-a/b}@h/"]}, "my-own-value"),
     ({"args": ["none of it"]}, "sesame-open"),  # a variable of the environment

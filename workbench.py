@@ -16,7 +16,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 #
 # The core is complete by itself, with these sections and their lines of code:
 # Configuration (270), Workbench (241), MCP server (161), Connections (253), Processes
-# (112), Messages (36), Secrets (40), Serving (184).
+# (112), Messages (36), Secrets (42), Serving (184).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
@@ -1869,11 +1869,12 @@ _SECRET_NAME = re.compile(
     ) s? (?! [a-z] )
     """
 )
-# A name, and the value behind it: `API_KEY=X`, `Authorization: X`, `"apiKey": "X"`. The
-# value may have further names in it.
+# A name, and the value behind it: `API_KEY=X`, `Authorization: X Y`, `"apiKey": "X"`. The
+# value may also be its first word alone, and may have further names in it.
 _NAMED = re.compile(
     r"""(?x)
-    \b (?P<name> [\w.-]+ ) ["']? \s* [=:] \s* ["']? (?= (?P<value> [^"'&;#]* ) )
+    (?<! [\w.-] ) (?P<name> [\w.-]+ ) ["']? \s* [=:] \s* ["']?
+    (?= (?P<value> (?P<word> [^\s"'&;#]* ) [^"'&;#]* ) )
     """
 )
 _URL_PASSWORD = re.compile(r"://[^\s/@:]*:(?P<password>[^\s/]+)@")
@@ -1900,6 +1901,7 @@ def find_secrets(name: str, text: str) -> list[range]:
         places.append(range(len(text)))
     for named in _NAMED.finditer(text):
         if is_secret(named["name"]):
+            places.append(range(*named.span("word")))
             places.append(range(*named.span("value")))
             if named.start() == 0:
                 # In `Authorization: X&Y`, the value may be all that follows.
