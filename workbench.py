@@ -15,17 +15,17 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # `ServerProcess._messages`.
 #
 # The core is complete by itself, with these sections and their lines of code:
-# Configuration (270), Workbench (241), MCP server (161), Connections (253), Processes
-# (112), Messages (36), Secrets (42), Serving (184).
+# Configuration (271), Workbench (241), MCP server (161), Connections (253), Processes
+# (119), Messages (36), Secrets (42), Serving (184).
 #
 # Each room behind the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
 # its name. What each adds, with its lines of code:
-# Remote servers (249): entries with a `url`. If it is deleted, Sign-in has to go, too.
-# Sign-in (209): `--login`, and tokens for remote servers.
+# Remote servers (263): entries with a `url`. If it is deleted, Sign-in has to go, too.
+# Sign-in (210): `--login`, and tokens for remote servers.
 # Brief answers (107): `brief`, and a limit for answers of `open_toolbox`.
 # Approval (73): a person is asked before some calls.
-# Other clients' files (142): their tables of servers, their keys, and TOML.
+# Other clients' files (143): their tables of servers, their keys, and TOML.
 # Reports (109): `--check` and `--call`.
 # Built-in toolbox (103): `--toolbox`, and the demo where there is no file.
 # uv (9): `python` in an entry is a person's own, also under uv.
@@ -203,9 +203,9 @@ class WorkbenchConfig:
 
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
 _TYPE_NAMES |= {int: "a number", float: "a number", type(None): "nothing"}
-# `${NAME}`, `${NAME:-default}`, and these with `env:` before the name. A name that is
-# followed by another sign than `:-`, or by no brace, is found as well, and reported. Any
-# other text is no reference, such as `${1}` and `${x%/}` of a shell.
+# `${NAME}`, `${NAME:-default}`, and these with `env:` before the name. One that lacks
+# the `-` or the brace is found as well, and reported. Anything else is text, such as
+# `${1}` and `${x%/}` of a shell.
 _REFERENCE = re.compile(
     r"""(?x)
     \$\{ (?P<prefix> (?: env: )? ) (?P<name> [A-Za-z_][A-Za-z0-9_]* )
@@ -214,7 +214,7 @@ _REFERENCE = re.compile(
 )
 _BARE_REFERENCE = re.compile(r"(?:^|[\s=])\$[A-Z_][A-Z0-9_]*$")
 # Other programs and pages quote these four lines, so their words are fixed.
-_UNKNOWN_MODE = """\
+_REMOVED_MODE = """\
 Configuration field 'toolMode' set to {!r} is no longer supported.
 Dynamic mode was removed in version 0.10.0.
 Please remove the 'toolMode' field or set it to 'proxy' (though proxy mode is now implicit).
@@ -325,12 +325,12 @@ class ValueReader:
             log.warning("%s: write ${NAME} if its end is a variable", path)
         expanded, inserted = self._expand(path, text)
         places = find_secrets(name, expanded)
-        for value, variable in inserted:
-            if is_secret(variable) or any(value.start in place for place in places):
-                places.append(value)
-                self.secret_variables.add(variable)
         for place in places:
             self.secrets.add(expanded[place.start : place.stop])
+        for span, variable in inserted:
+            if is_secret(variable) or any(span.start in place for place in places):
+                self.secrets.add(expanded[span.start : span.stop])
+                self.secret_variables.add(variable)
         return expanded
 
     def _expand(self, path: str, text: str) -> tuple[str, list[tuple[range, str]]]:
@@ -345,7 +345,7 @@ class ValueReader:
             expanded += text[end : reference.start()]
             end = reference.end()
             begin = len(expanded)
-            expanded += self._look_up(path, reference)
+            expanded += self._resolve(path, reference)
             variable = reference["name"]
             if sys.platform == "win32":
                 variable = variable.upper()  # as in `os.environ`
@@ -353,13 +353,14 @@ class ValueReader:
             inserted.append((range(begin, len(expanded)), variable))
         return expanded + text[end:], inserted
 
-    def _look_up(self, path: str, reference: re.Match[str]) -> str:
+    def _resolve(self, path: str, reference: re.Match[str]) -> str:
         """The value of a variable, or its default. If there is none, report it."""
         prefix, name, default = reference.group("prefix", "name", "default")
         # The text behind the name is never shown, because it may be a secret.
         begin = "${" + prefix + name
-        has_small_letters = not prefix and name != name.upper()
-        if has_small_letters or reference["sign"] == ":" or not reference["brace"]:
+        is_complete = reference["brace"] and reference["sign"] != ":"
+        may_have_this_name = prefix or name == name.upper()
+        if not (is_complete and may_have_this_name):
             how = "write the value, or ${NAME} in capitals"
             self.report(path, f"{begin}… is no variable here: {how}")
             return ""
@@ -409,8 +410,7 @@ def read_toolboxes(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
         if file.is_off(path, entry):
             continue
         file.check_name(path, name)
-        # A description has a reader of its own, because its variables are those of no
-        # server, and none of them is withheld.
+        # A reader of its own: the variables of a description are withheld from nobody.
         reader = ValueReader(file.secrets, problems=file.problems)
         given = entry.pop("description", "")
         description = reader.read_text(f"{path}.description", given)
@@ -442,11 +442,11 @@ def read_server(reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
     if len(kinds) != 1:
         found = kinds or list(entry)
         reader.report(path, f"expected one of {list(TRANSPORTS)}, found {found}")
-    # A key of another kind, such as `transport` beside `command`, means nothing.
+    # A key of another kind, such as `transport` beside `command`, is not read.
     reader.check_keys(path, entry.keys() - known_keys())
+    # An entry of no kind or of two is never started, but may have secrets to find.
     kinds = kinds or ["command"]
     keys = dict(KEYS)
-    # All are read, because an entry of two kinds has secrets as well.
     for kind in kinds:
         keys |= TRANSPORTS[kind].KEYS
     values: JSON = {}
@@ -500,7 +500,7 @@ def parse_config(
     file = ValueReader(secrets)
     data = file.expect("configuration", content, dict)
     if data.get("toolMode", "proxy") != "proxy":
-        file.problems.append(_UNKNOWN_MODE.format(data["toolMode"]))
+        file.problems.append(_REMOVED_MODE.format(data["toolMode"]))
     toolboxes = read_form(file, data)
     if file.problems:
         raise ConfigError(secrets.mask("\n".join([f"{source}:", *file.problems])))
@@ -597,7 +597,7 @@ class DownstreamServer:
     def __post_init__(self) -> None:
         self.name = f"{self.toolbox_name}/{self.server_name}"
         self.prefix = f"{self.toolbox_name}__{self.server_name}__"
-        # The first start is made like a restart, after this connection, which never ran.
+        # No start was made yet. `start` takes this connection for one that has ended.
         self.connection = Connection(self.name, self.entry, self.workbench)
         self.connection.set_state(State.ENDED)
 
@@ -1206,17 +1206,17 @@ _CLOSED = (types.CONNECTION_CLOSED, "Connection closed")
 class Transport(AbstractAsyncContextManager["Streams"]):
     """The way to a server of one kind. Entering it gives the messages of both sides.
 
-    Each transport keeps these promises. If entering it fails or is cancelled, nothing is
-    left behind. Leaving it is shielded from cancelling, and takes less than
+    Each transport keeps these promises. If entering it fails or is cancelled, nothing
+    is left behind. Leaving it is shielded from cancelling, and takes less than
     `EXIT_TIMEOUT`.
 
     The transport calls `on_closed` when the server takes no more calls, and at the
-    latest before `messages` end. At their end, the session fails the open requests. So
-    an answer that has come is handed on before.
+    latest before its `Streams` end. At their end, the session fails all requests that
+    are open. So the transport hands on the answers that have come before it ends them.
 
-    If a request fails, `transmit` raises `ToolError`. This is `NotDelivered` only if the
-    connection is closed and the server has certainly not executed the request. For any
-    other message, `transmit` raises nothing.
+    Sending a message raises nothing, unless the message is a request that fails. Then
+    it raises `ToolError`, and `NotDelivered` only if the connection is closed and the
+    server has certainly not executed the request.
     """
 
     KEYS: ClassVar[dict[str, Key]]  # further keys of an entry of this kind
@@ -1699,12 +1699,14 @@ class ServerProcess(Transport):
         self.on_closed("closed its stdout")
 
     async def _read_stderr(self) -> None:
-        line = b"\n"
-        while line:
-            # A line that is too long, such as that of a progress bar, is not shown.
-            with suppress(ValueError):
+        while True:
+            try:
                 line = await _read_line(self._pipes.stderr)
-                self.on_output(line)
+            except ValueError:
+                continue  # too long a line, such as that of a progress bar
+            if not line:
+                return
+            self.on_output(line)
 
     async def _transmit(self, item: SessionMessage) -> None:
         """Write a message to stdin."""
@@ -1727,16 +1729,22 @@ class ServerProcess(Transport):
         self._pipes.stdin.close()
         with anyio.CancelScope(shield=True):
             for number in (signal.SIGTERM, SIGKILL):
-                with anyio.move_on_after(EXIT_GRACE):
-                    while self.signal_group(0):
-                        await anyio.sleep(0.02)
-                    # No process is left. The number of the group may soon be another's.
+                # A group that has ended is sent nothing: its number may be another's.
+                if await self._group_ends():
                     break
                 self.signal_group(number)
             # The next process would find the locks of one that is still dying.
             await self._wait_for_last_words(OUTPUT_TIMEOUT)
         self._process.close()
         RUNNING.discard(self)
+
+    async def _group_ends(self) -> bool:
+        """Whether no process of the group is left within `EXIT_GRACE`."""
+        with anyio.move_on_after(EXIT_GRACE):
+            while self.signal_group(0):
+                await anyio.sleep(0.02)
+            return True
+        return False
 
     def signal_group(self, number: int) -> bool:
         """Send a signal to the group; return whether it had a process to send it to.
@@ -1840,9 +1848,9 @@ def _parse_json(text: str) -> Any:
         value = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         return None
-    # JavaScript cuts texts within surrogate pairs. A half of a pair cannot be written as
-    # UTF-8. One in a tool's description would spoil the answer of `open_toolbox`, also
-    # for the other servers.
+    # JavaScript cuts texts within surrogate pairs. A half of a pair cannot be written
+    # as UTF-8. One in a tool's description would spoil the answer of `open_toolbox`,
+    # also for the other servers.
     if re.search(r"\\u[dD]", text):
         text = json.dumps(value, ensure_ascii=False)
         value = json.loads(re.sub(r"[\ud800-\udfff]", "\ufffd", text))
@@ -1854,11 +1862,11 @@ def dump_message(message: types.JSONRPCMessage) -> bytes:
 
 
 # === Secrets ==========================================================================
-# The workbench tells no secret to a model or a log. A value is secret if its name says
-# so, and so is every header and the token of a sign-in. The configuration finds such
-# values. A `Secrets` object masks them in the log, in errors and reasons, in lines of
-# servers' output, and in descriptions of toolboxes. Results of servers pass as they
-# are.
+# What the workbench itself tells a model or a log has no secrets. A value is secret if
+# its name says so, and so is every header and the token of a sign-in. The configuration
+# finds such values. A `Secrets` object masks them in the log, in errors and reasons, in
+# lines of servers' output, and in descriptions of toolboxes. Results of servers, and
+# what they say about themselves, pass as they are.
 
 # A name says so with one of these words. The words of the first line may also end a
 # longer word, as in PGPASSWORD. The words of the second line may not, as in MONKEY.
@@ -1869,8 +1877,8 @@ _SECRET_NAME = re.compile(
     ) s? (?! [a-z] )
     """
 )
-# A name, and the value behind it: `API_KEY=X`, `Authorization: X Y`, `"apiKey": "X"`. The
-# value may also be its first word alone, and may have further names in it.
+# A name, and the value behind it: `API_KEY=X`, `Authorization: X Y`, `"apiKey": "X"`.
+# The value may also be its first word alone, and may have further names in it.
 _NAMED = re.compile(
     r"""(?x)
     (?<! [\w.-] ) (?P<name> [\w.-]+ ) ["']? \s* [=:] \s* ["']?
@@ -2142,7 +2150,7 @@ class Mode(NamedTuple):
 
 
 def prepare_workbench(options: argparse.Namespace, secrets: Secrets) -> Work:
-    """Read the configuration, tell what is wrong in it, and serve the workbench."""
+    """Read the configuration, and tell what is wrong in it. The work is to serve it."""
     config = find_config(options, secrets)
     log.info("Serving %s: %s", list(config.toolboxes), config.source)
     for toolbox in config.toolboxes.values():
@@ -2282,7 +2290,7 @@ CONNECT_TIMEOUT = 10.0  # seconds for an HTTP connection, not for the answer
 # Seconds until a stream is asked for again that a server has refused.
 RETRY_PAUSE = 60.0
 
-SESSION_ID = "mcp-session-id"
+SESSION_HEADER = "mcp-session-id"
 _VERSION_HEADER = "mcp-protocol-version"
 HEADERS = {"accept": "application/json, text/event-stream"}
 HEADERS |= {"content-type": "application/json", "accept-encoding": "identity"}
@@ -2379,26 +2387,35 @@ class RemoteServer(Transport):
                 pass  # the body has nothing, and may never end
         # The first of these messages ends the handshake. Servers may refuse to open a
         # stream before that.
-        if self._listener is None and SESSION_ID in self.http.headers:
+        if self._listener is None and SESSION_HEADER in self.http.headers:
             self._listener = asyncio.create_task(self._listen())
 
     async def _request(self, request: types.JSONRPCRequest, headers: JSON) -> None:
-        """Post a request, and hand on its answer. Raises `ToolError` if there is none."""
-        status, outcome = await self._exchange(request, headers)
-        is_refused = isinstance(outcome, ToolError) and status in (400, 404, 405)
-        if request.method != "initialize":
+        """Post a request, and hand on its answer. Without one, raises `ToolError`."""
+        if request.method == "initialize":
+            outcome = await self._initialize(request, headers)
+        else:
+            status, outcome = await self._exchange(request, headers)
             self._close_if_lost(request.method, status, outcome)
-        elif is_refused and not self._is_sse:
-            # The protocol asks clients to try SSE then. If SSE fails as well, the first
-            # failure tells more.
-            self._is_sse = True
-            _, over_sse = await self._exchange(request, headers)
-            if not isinstance(over_sse, ToolError):
-                outcome = over_sse
         if isinstance(outcome, ToolError):
             raise outcome
         if outcome is not None:
             await self._inbox.put(SessionMessage(outcome))
+
+    async def _initialize(
+        self, request: types.JSONRPCRequest, headers: JSON
+    ) -> _Outcome:
+        """Post `initialize`. If it is refused, try SSE, as the protocol asks."""
+        status, outcome = await self._exchange(request, headers)
+        is_refused = isinstance(outcome, ToolError) and status in (400, 404, 405)
+        if self._is_sse or not is_refused:
+            return outcome
+        self._is_sse = True
+        _, over_sse = await self._exchange(request, headers)
+        if isinstance(over_sse, ToolError):
+            # The first failure tells more.
+            return outcome
+        return over_sse
 
     async def _exchange(
         self, request: types.JSONRPCRequest, headers: JSON
@@ -2430,8 +2447,8 @@ class RemoteServer(Transport):
         while True:
             answer = await self._hand_on(reading.events(opening), str(request.id))
             response = reading.response
-            if response.headers.get(SESSION_ID):
-                self.http.headers[SESSION_ID] = response.headers[SESSION_ID]
+            if response.headers.get(SESSION_HEADER):
+                self.http.headers[SESSION_HEADER] = response.headers[SESSION_HEADER]
             # Over SSE, the answer comes in the stream of the server.
             if answer or (self._is_sse and response.is_success):
                 return answer
@@ -2466,16 +2483,23 @@ class RemoteServer(Transport):
             self._failures += 1
         else:
             self._failures = 0
-        is_lost = self._failures > 1
         # With these statuses, servers refuse a session that they do not know.
-        if is_unanswered and (self._is_sse or status in (400, 404, 410)):
-            is_lost = True
-        error = outcome.error if isinstance(outcome, types.JSONRPCError) else None
+        is_refused_session = is_unanswered and status in (400, 404, 410)
+        # Over SSE, nothing says which failure has ended the session.
+        is_failure_over_sse = is_unanswered and self._is_sse
         # Some servers tell of a lost session only by refusing a listing.
-        if error and method == "tools/list" and error.code != types.METHOD_NOT_FOUND:
-            is_lost = True
-        if is_lost:
-            why = error.message if error else str(outcome)
+        is_refused_listing = False
+        why = str(outcome) if is_unanswered else f"HTTP {status}"
+        if isinstance(outcome, types.JSONRPCError):
+            why = outcome.error.message
+            has_method = outcome.error.code != types.METHOD_NOT_FOUND
+            is_refused_listing = method == "tools/list" and has_method
+        if (
+            is_refused_session
+            or is_failure_over_sse
+            or is_refused_listing
+            or self._failures > 1
+        ):
             self.on_closed(f"has lost the session: {why}")
 
     async def _listen(self) -> None:
@@ -2528,7 +2552,7 @@ class RemoteServer(Transport):
             self._listener.cancel()
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(EXIT_GRACE), suppress(Exception):
-                if SESSION_ID in self.http.headers:
+                if SESSION_HEADER in self.http.headers:
                     async with self._open("DELETE"):
                         pass
             await self.http.aclose()
@@ -2557,7 +2581,7 @@ class RemoteServer(Transport):
         if _VERSION_HEADER not in self.http.headers:
             told += " (check `headers`, and the path in `url`, which often is /mcp)"
         # A server that refuses a session has not executed the request.
-        if SESSION_ID in response.request.headers and reading.status in (400, 404):
+        if SESSION_HEADER in response.request.headers and reading.status in (400, 404):
             return NotDelivered(told)
         return ToolError(told)
 
@@ -2578,7 +2602,7 @@ class RemoteServer(Transport):
 
 
 class _Reading:
-    """What a request reads, from one response or, if its stream is cut, from several."""
+    """What a request reads: one response, or several if its stream is cut."""
 
     def __init__(self) -> None:
         self.response: httpx2.Response  # the last one
@@ -2758,13 +2782,7 @@ class StoredTokens(httpx2.Auth):
         if tokens:
             request.headers["authorization"] = f"Bearer {tokens.access_token}"
         response = yield request
-        # Any other request is a GET that only listens, or a DELETE. Some servers refuse
-        # each such GET, and would have the tokens refreshed each minute. A DELETE comes
-        # when the program ends, which could lose new tokens.
-        resumes_answer = "last-event-id" in request.headers
-        is_in_session = SESSION_ID in request.headers
-        is_worth_it = request.method == "POST" or resumes_answer or not is_in_session
-        is_refused = response.status_code == 401 and is_worth_it
+        is_refused = response.status_code == 401 and _is_worth_a_renewal(request)
         if is_refused and tokens and tokens.refresh_token:
             # All requests that wait share one renewal. It is not cancelled with them,
             # because its answer has the only refresh token that is valid from then on.
@@ -2798,7 +2816,7 @@ class StoredTokens(httpx2.Auth):
         # Reading the new tokens has them masked, before anything can tell them.
         tokens = self.load()
         if tokens is None or tokens == refused:
-            raise ToolError("another process did not refresh the tokens, try again")
+            raise ToolError("no new tokens have come, try again later")
         return tokens
 
     async def _refresh(self, tokens: Tokens) -> Tokens:
@@ -2817,6 +2835,17 @@ class StoredTokens(httpx2.Auth):
         if isinstance(said, dict) and said.get("error") in _FINAL_ERRORS:
             raise ToolError(self._refusal)
         raise ToolError(f"no new tokens came from {url}, try again later")
+
+
+def _is_worth_a_renewal(request: httpx2.Request) -> bool:
+    """Whether the tokens are renewed after a 401 to this request.
+
+    In a session, a GET that only listens is not worth it, because some servers refuse
+    each of them. A DELETE comes when the program ends, which could lose new tokens.
+    """
+    goes_on_with_answer = "last-event-id" in request.headers
+    is_in_session = SESSION_HEADER in request.headers
+    return request.method == "POST" or goes_on_with_answer or not is_in_session
 
 
 def add_sign_in(http: httpx2.AsyncClient, url: httpx2.URL, secrets: Secrets) -> None:
@@ -2893,7 +2922,7 @@ class BrowserSignIn(httpx2.AsyncBaseTransport):
     async def set_client_info(self, info: auth.OAuthClientInformationFull) -> None: ...
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send the ping of `run`, or one of the requests by which the provider signs in."""
+        """Send the ping of `run`, or a request by which the provider signs in."""
         if request.method == "GET":
             return await _fetch_metadata(request)
         if "json" not in request.headers["content-type"]:
@@ -3248,11 +3277,11 @@ async def approve(connection: Connection, call: ToolCall) -> None:
         await _ask(client, call)
         call.is_approved = True
         return
+    # Clients that cannot ask do not heed the mark of a server either.
     if entry_asks(connection, call.tool):
         how = "use one that can, such as Claude Code, Codex, VS Code or Cursor"
         told = "a person has to approve this call, and this client cannot ask them"
         raise ToolError(f"{told}: {how}")
-    # Only the server marks the tool. A client without forms does not heed such marks.
 
 
 def _offers_forms(client: ServerSession) -> bool:
@@ -3320,9 +3349,9 @@ def _shorten_values(value: Any) -> Any:
 
 import tomllib
 
-_OWN = "projects[this folder]"  # Claude Code's settings for the current folder
+_PROJECT = "projects[this folder]"  # Claude Code's settings for the current folder
 _TABLES = ["mcpServers", "servers", "context_servers", "mcp_servers", "mcp"]
-_TABLES += ["mcp.servers", "amp.mcpServers", f"{_OWN}.mcpServers"]
+_TABLES += ["mcp.servers", "amp.mcpServers", f"{_PROJECT}.mcpServers"]
 # Keys of clients' rules about single tools, each with the table beside which it stands.
 _RULES = {"tools": "mcp", "permission": "mcp", "amp.tools.disable": "amp.mcpServers"}
 # Other spellings of our keys.
@@ -3331,9 +3360,8 @@ _SPELLINGS |= {"serverUrl": "url", "httpUrl": "url", "working_directory": "cwd"}
 _SPELLINGS |= dict.fromkeys(("includeTools", "enabled_tools", "tools"), "toolFilters")
 _SPELLINGS |= dict.fromkeys(("disabledTools", "disabled_tools"), "excludeTools")
 # These keys of an entry are for a client: what its windows show, what it never asks
-# about, how long it waits. Without this list, each would be warned of, or would be a
-# problem, as `autoApprove` is. A key that is added to `KEYS` is read all the same. Its
-# value, such as a `timeout` in other units, may have to be translated.
+# about, how long it waits. Other unknown keys are warned of, or are a problem. A key
+# that is added to `KEYS` is read although it stands here.
 _IGNORED = {"alwaysLoad", "deferTools", "required", "supports_parallel_tool_calls"}
 _IGNORED |= {"autoApprove", "alwaysAllow", "trust", "toolPermissions", "scopes"}
 _IGNORED |= {"timeout", "tool_timeout_sec", "startup_timeout_sec", "startup_timeout_ms"}
@@ -3355,7 +3383,7 @@ def read_tables(file: ValueReader, content: JSON) -> dict[str, ToolboxConfig]:
     off = find_off(file, data, tables)
     toolboxes: dict[str, ToolboxConfig] = {}
     for place, table in tables.items():
-        # A server replaces that of the same name in an earlier table, even if it is off.
+        # A server, even one that is off, replaces that of its name in an earlier table.
         for name in table:
             toolboxes.pop(name, None)
         for name, server in read_servers(file, place, table).items():
@@ -3386,7 +3414,7 @@ def _spread_project(data: JSON) -> None:
         project = without_null(_object(value))
         # `Path` knows which paths are equal on Windows.
         if Path(folder) == Path.cwd():
-            data.update({f"{_OWN}.{key}": value for key, value in project.items()})
+            data.update({f"{_PROJECT}.{key}": value for key, value in project.items()})
         elif project.get("mcpServers"):
             others.append(folder)
     if others:
@@ -3400,13 +3428,13 @@ def find_off(file: ValueReader, data: JSON, tables: JSON) -> set[str]:
     # Without a list of allowed servers, all are allowed.
     allowed = file.expect("mcp.allowed", data.get("mcp.allowed", names), list)
     off: list[Any] = []
-    for key in ("mcp.excluded", "disabledMcpServers", f"{_OWN}.disabledMcpServers"):
+    for key in ("mcp.excluded", "disabledMcpServers", f"{_PROJECT}.disabledMcpServers"):
         off += file.expect(key, data.get(key, []), list)
     return _in_small(off) | (_in_small(names) - _in_small(allowed))
 
 
 def _in_small(names: list[Any]) -> set[str]:
-    """The names in small letters, because clients compare them without regard to case."""
+    """The names in small letters. Clients ignore the case of names in these lists."""
     return {str(name).lower() for name in names}
 
 
@@ -3452,10 +3480,11 @@ def translate_entry(path: str, entry: JSON, reader: ValueReader) -> JSON:
         if key not in entry:
             continue
         value = entry.pop(key)
-        if entry.setdefault(ours, value) == value:
+        former = entry.setdefault(ours, value)
+        if former == value:
             continue
-        if ours == "excludeTools" and isinstance(entry[ours], list):
-            entry[ours] = entry[ours] + reader.expect(f"{path}.{key}", value, list)
+        if ours == "excludeTools" and isinstance(former, list):
+            entry[ours] = former + reader.expect(f"{path}.{key}", value, list)
         else:
             reader.report(f"{path}.{key}", f"expected the same as in {ours}")
     needless = _IGNORED - known_keys()
