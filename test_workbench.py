@@ -1616,8 +1616,7 @@ headers {"url": "s3cret", "headers": {"A": {"s3cret": 1}, "B": "${NO}"}}
   .headers.A: expected a string, found an object
   .headers.B: \${NO} is not set
 """)
-ANY_HEADER = {"url": "http://h", "headers": {"X-User": "an any.value"}}
-SECRETS.append((ANY_HEADER, "any.value"))
+SECRETS.append(({"url": "http://h", "headers": {"X": "an any.value"}}, "any.value"))
 LIMIT = 1 << 20  # of a message; in the program, it is larger
 
 DECLINED = ("401", "403", "302")  # of the faults below, those that execute nothing
@@ -1724,9 +1723,7 @@ class Remote:
     def refusal(self, path: str, message: dict[str, Any]) -> Any:
         is_newer = self.headers.get("mcp-protocol-version") == MODERN
         if is_newer != self.is_newer:
-            versions = {"supported": [MODERN], "requested": OLDER}
-            error = {"code": -32022, "message": "Unsupported", "data": versions}
-            return response(400, {"id": message.get("id"), "error": error})
+            return 400
         session = self.headers.get("mcp-session-id") or path.partition("/messages/")[2]
         if session not in ("", self.session):
             return response(404, "Session not found")
@@ -1766,24 +1763,21 @@ class Remote:
 
     async def serve(self, reader: Any, stream: Any) -> None:
         """Answer the one request of a connection, unless its client closes it first."""
-
-        async def answer() -> None:
-            stream.write(await self.respond(head, body, stream))
-
         self.connections += 1
         with closing(stream), suppress(asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             length = re.search(r"(?i)content-length: (\d+)", head)
             body = await reader.readexactly(int(length[1]) if length else 0)
-            tasks = [asyncio.ensure_future(each) for each in (answer(), reader.read())]
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                task.cancel()
+            answer = asyncio.create_task(self.respond(head, body, stream))
+            close = asyncio.create_task(reader.read())
+            await asyncio.wait([answer, close], return_when=asyncio.FIRST_COMPLETED)
+            close.cancel()
+            if not answer.cancel():  # it is there
+                stream.write(answer.result())
         self.connections -= 1
 
     async def listen(self, **options: Any) -> None:
-        start = asyncio.start_server(self.serve, "127.0.0.1", 0, **options)
-        self.listener = await start
+        self.listener = await asyncio.start_server(self.serve, "127.0.0.1", **options)
         self.port = self.listener.sockets[0].getsockname()[1]
 
     def at(self, path: str = "/mcp", **more: Any) -> dict[str, Any]:
@@ -1983,21 +1977,18 @@ async def test_a_post_that_fails_ends_an_sse_connection(remote: Remote) -> None:
     """The server may have forgotten the session, although its stream goes on."""
     remote.answers |= {"busy": response(429), "lost": response(500)}
     async with connected(a=remote.at("/sse")) as client:
-        assert "HTTP 429" in await error_of(client, "a", "busy")
-        assert text(await use(client, "a", "ok")) == "ok"
-        assert remote.calls.count("GET") == 1
-        assert "HTTP 500" in await error_of(client, "a", "lost")
-        assert text(await use(client, "a", "ok")) == "ok"
-    assert remote.calls.count("GET") == 2
+        for name, streams in (("busy", 1), ("lost", 2)):
+            assert await error_of(client, "a", name)
+            assert text(await use(client, "a", "ok")) == "ok"
+            assert remote.calls.count("GET") == streams
 
 
-@pytest.mark.parametrize("session", ["", "1"])
-async def test_a_server_may_change_its_era(session: str, remote: Remote) -> None:
+async def test_a_server_may_change_its_era(remote: Remote) -> None:
     """At most two calls fail then, and nothing that has failed was executed."""
     told: list[str] = []
     async with connected(a=remote.at()) as client:
         for remote.is_newer in (False, True, False):
-            remote.session = "" if remote.is_newer else session
+            remote.session = "" if remote.is_newer else "1"
             for _ in range(3):
                 told.append(text(await use(client, "a", "ok")))
             assert told[-1] == "ok"
@@ -2114,7 +2105,7 @@ class Guarded(Remote):
             about["registration_endpoint"] = f"{origin}/register"
             about["authorization_endpoint"] = f"{origin}/authorize"
             return response(200, json.dumps(about | self.about))
-        token = re.search("(?i)authorization: bearer (.*)\r", head)
+        token = re.search(r"(?i)authorization: \w+ (.*)\r", head)
         if token and token[1] in self.accepted:
             return await super().respond(head, body, stream)
         named = f"Bearer resource_metadata={self.paths.get('named', '')}"
@@ -2152,12 +2143,10 @@ async def guarded(tmp_path: Path, monkeypatch: Monkey) -> AsyncIterator[Guarded]
     guarded.listener.close()
 
 
-@pytest.mark.parametrize("password", [{}, BASIC])
 async def test_a_person_signs_in_once_and_calls_go_on_until_it_is_revoked(
-    password: Any, guarded: Guarded, tmp_path: Path, log: Logs, monkeypatch: Monkey
+    guarded: Guarded, tmp_path: Path, log: Logs, monkeypatch: Monkey
 ) -> None:
     """And a new sign-in needs no restart; no token is logged or told."""
-    guarded.password = password
     monkeypatch.setattr(workbench, "__file__", str(tmp_path / "a b/workbench.py"))
     url = guarded.at()["url"]
     guarded.answers["GET"] = response(401)  # for which nothing is refreshed
@@ -2208,6 +2197,7 @@ async def test_one_of_three_refreshes(guarded: Guarded, tmp_path: Path) -> None:
 
 async def test_only_the_authorization_server_ends_a_sign_in(guarded: Guarded) -> None:
     """No other fault loses the tokens, and neither does a cancelled call."""
+    guarded.password = BASIC
     await log_in(guarded.at()["url"])
     async with connected(a=guarded.at()) as client:
         assert text(await use(client, "a", "late")) == "ok"
@@ -2263,9 +2253,7 @@ async def test_what_a_browser_elsewhere_shows_is_pasted_into_the_terminal(
 
 
 @pytest.mark.parametrize("case", DOCUMENTS)
-async def test_a_sign_in_takes_documents_as_servers_write_them(
-    case: Any, guarded: Guarded
-) -> None:
+async def test_documents_are_taken_as_written(case: Any, guarded: Guarded) -> None:
     """One that cannot be had is looked for elsewhere. A slash makes no other issuer."""
     told = json.dumps(case).replace("HERE", guarded.at("")["url"])
     guarded.about, guarded.paths = json.loads(told)
@@ -2274,10 +2262,8 @@ async def test_a_sign_in_takes_documents_as_servers_write_them(
 
 
 @pytest.mark.parametrize("case", LOGINS)
-async def test_a_sign_in_that_fails_says_why_in_one_sentence(
-    case: Any, guarded: Guarded, monkeypatch: Monkey
-) -> None:
-    """Without the body of any answer."""
+async def test_a_failed_login(case: Any, guarded: Guarded, monkeypatch: Monkey) -> None:
+    """It says why in one sentence, which has no body of an answer."""
     path, guarded.paths[path], why = case
     monkeypatch.setattr(workbench, "LOGIN_TIMEOUT", 2)
     monkeypatch.setattr(workbench, "TOKEN_TIMEOUT", 0.5)
@@ -2290,19 +2276,18 @@ async def test_a_sign_in_that_fails_says_why_in_one_sentence(
     assert "sesame" not in shown
 
 
-async def test_a_login_in_the_entry_is_used_instead(
-    remote: Remote, tmp_path: Path, monkeypatch: Monkey
-) -> None:
-    monkeypatch.setenv(HOME, str(tmp_path))
-    url = remote.at()["url"]
-    tokens = workbench.Tokens(access_token="other", token_url="", form={}, headers={})
-    workbench.StoredTokens(httpx2.URL(url), workbench.Secrets()).save(tokens)
-    servers = {"login": {"url": url.replace("//", "//user:word@")}, "none": remote.at()}
-    servers["header"] = remote.at(headers={"authorization": "Bearer own"})
+async def test_a_login_in_the_entry_is_used_instead(guarded: Guarded) -> None:
+    servers = {"none": guarded.at()}
+    servers["header"] = guarded.at(headers={"authorization": "Bearer own"})
+    url = servers["none"]["url"]
+    servers["login"] = {"url": url.replace("//", "//user:word@")}
+    await log_in(url)
+    guarded.accepted |= {"own", "dXNlcjp3b3Jk"}  # the second is `user:word`
     async with connected(**servers) as client:
         for name in servers:
             assert text(await use(client, name, "ok")) == "ok"
-    assert remote.secrets == {"bearer own", "basic dxnlcjp3b3jk", "bearer other"}
+    stored = f"bearer {guarded.issued[0]}"
+    assert guarded.secrets == {"bearer own", "basic dxnlcjp3b3jk", stored}
 
 
 # === Room: Brief answers ==============================================================
@@ -2394,18 +2379,17 @@ async def test_ordinary_tools_come_whole_and_the_longest_give_way() -> None:
     servers["big"] = long("[tool(f'b{n}', description='d' * 8_000) for n in range(4)]")
     servers["huge"] = long("[tool('huge', description='d' * 34_000)]")
     async with connected(**servers) as client:
-        for parts, missing, least in (
-            (["n26__*"], 0, {"inputSchema", "description"}),
-            ([f"box__big__b{n}" for n in range(3)], 0, {"inputSchema", "description"}),
-            (["n26__tool-1*", "big__*"], 4, {"name"}),
-            (["n900__*"], 900, {"name"}),
-            (["n26__tool-1", "big__b0", "huge"], 1, {"name"}),
-            (["box__huge__huge", "box__big__b1"], 1, {"name"}),
+        for parts, missing in (
+            (["n26__*"], 0),
+            ([f"box__big__b{n}" for n in range(3)], 0),
+            (["n26__tool-1*", "big__*"], 4),
+            (["n900__*"], 900),
+            (["box__huge__huge", "box__big__b1"], 1),
         ):
             answer = await open_box(client, parts)
             lacking = [t for t in answer["tools"] if "inputSchema" not in t]
             assert len(lacking) == missing, parts
-            assert all(least <= each.keys() for each in answer["tools"])
+            assert missing or all("description" in each for each in answer["tools"])
             told = rf"{missing} .* no schema here: .* by full names .* fewer at a time"
             assert bool(re.search(told, answer["note"])) == bool(missing)
             names_alone = all(len(each) == 1 for each in answer["tools"])
@@ -2434,12 +2418,8 @@ MARKED = {"_meta": {"anthropic/requiresUserInteraction": True}}
 GUARDED = {"requireApproval": ["del*"]}
 GUARDED_TOOLS = [tool("echo"), tool("pay", **MARKED), tool("delete"), tool("wait")]
 NO_QUESTION = "a person has to approve this call, and this client cannot ask them: use"
-LONG = {
-    "padding": " " * 1_000,
-    "ids": [7] * 30,
-    "ops": [{"all": True}] * 30,
-    "\u202e": 1,
-}
+LONG: dict[str, Any] = {"padding": " " * 1_000, "ids": [7] * 30, "\u202e": 1}
+LONG["ops"] = [{"all": True}] * 30
 SHOWN_LONG: dict[str, Any] = LONG | {"padding": " " * 200 + "… 800 more characters"}
 SHOWN_LONG["ids"] = [7] * 20 + ["… 10 more items"]
 # A person who types a call has approved it.
@@ -2486,14 +2466,13 @@ async def test_a_client_without_forms_cannot_call_what_is_named(notes: Path) -> 
             assert NO_QUESTION in await error_of(client, "a", "delete")
             assert await answer_of(client, "a", "pay") == {}
     assert "delete" not in notes.read_text()
-    url_alone = types.ElicitationCapability(url=types.UrlElicitationCapability())
-    offered = types.ClientCapabilities(elicitation=url_alone)
-    asking: Any = Namespace(client_params=Namespace(capabilities=offered))
+    url_alone = types.ClientCapabilities.model_validate({"elicitation": {"url": {}}})
+    asking: Any = Namespace(client_params=Namespace(capabilities=url_alone))
     assert not workbench._offers_forms(asking)
 
 
 async def test_each_question_belongs_to_its_own_call(notes: Path) -> None:
-    """While a person thinks, calls may be cancelled, and the server may end."""
+    """Meanwhile, calls may be cancelled, and the server may end. Nobody is asked twice."""
     questions: dict[str, asyncio.Future[str]] = {}
 
     async def ask(_: object, params: Any) -> types.ElicitResult:
@@ -2520,29 +2499,23 @@ async def test_each_question_belongs_to_its_own_call(notes: Path) -> None:
     assert notes.read_text().count("delete") == 2 and len(noted_pids(notes)) == 2
 
 
-async def test_one_approval_is_enough(notes: Path, monkeypatch: Monkey) -> None:
+async def test_a_call_is_judged_where_it_is_sent(notes: Path, monkeypatch: Any) -> None:
     """The second process marks a tool that the first one did not."""
     send_call = workbench.Connection.call
-    lost: list[str] = []
 
-    async def lose_first(connection: Any, call: Any) -> Any:
-        if call.tool in lost:
-            return await send_call(connection, call)
-        lost.append(call.tool)
+    async def lose_connection(connection: Any, call: Any) -> Any:
+        monkeypatch.setattr(workbench.Connection, "call", send_call)
         connection.mark_closed("lost")
-        raise workbench.NotDelivered("lost")
+        return await connection.call(call)
 
-    monkeypatch.setattr(workbench.Connection, "call", lose_first)
+    monkeypatch.setattr(workbench.Connection, "call", lose_connection)
     marking = f"if len(open(self.notes).readlines()) > 1: self.tools[0] |= {MARKED}\n"
     marking += "self.tools_list(request)"
     a = guarded_server(notes, on={"tools_list": marking})
     ear = Ear("elicitation")
-    for name in ("echo", "delete"):
-        notes.write_text("")
-        ear.heard.clear()
-        async with connected(callbacks=ear.callbacks, a=a) as client:
-            assert await answer_of(client, "a", name) == {}
-        assert len(noted_pids(notes)) == 2 and len(ear.heard) == 1
+    async with connected(callbacks=ear.callbacks, a=a) as client:
+        assert await answer_of(client, "a", "echo") == {}
+    assert len(noted_pids(notes)) == 2 and len(ear.heard) == 1
 
 
 # === Room: Other clients' files =======================================================
@@ -2704,8 +2677,7 @@ def test_a_file_is_served_as_its_client_means_it(
 
 def test_a_key_that_is_added_is_read(monkeypatch: Monkey) -> None:
     """Also one that other clients keep for themselves."""
-    row = workbench.Key(workbench.ValueReader.read_text, "")
-    monkeypatch.setitem(workbench.KEYS, "timeout", row)
+    monkeypatch.setitem(workbench.KEYS, "timeout", workbench.KEYS["description"])
     box = parse({"mcpServers": {"s": {"command": "x", "timeout": 7}}}).toolboxes["s"]
     assert box.servers["s"].values["timeout"] == "7" and not box.servers["s"].problem
 
@@ -2733,17 +2705,15 @@ def test_one_bad_entry_costs_no_other(monkeypatch: Monkey, log: Logs) -> None:
 COMMANDS.append(("bad.json --check", 1, "", REASON, {}))
 FILES["none.json"] = {"toolboxes": {}}
 COMMANDS.append(("none.json --check", 1, "", "No server is configured", {}))
-CALL = 'its.json --call box__s__result {"content":[{"type":"text","text":'
-CALL += '"Gr\\u00f6\\u00df"},{"type":"text","text":"en"}]}'
-COMMANDS.append((CALL, 0, "Größ\nen\n", "größe", {}))  # in UTF-8, whatever is usual
-COMMANDS.append((f"--read-only {CALL}", 1, "", "left out by --read-only", {}))
 CALL = "its.json --call box__s__"
-COMMANDS.append((CALL + 'echo {"a": "b c"}', 0, '{"a": "b c"}\n', "", {}))
+WORDS = CALL + 'result {"content": [{"type":"text","text":"Gr\\u00f6\\u00df"},'
+WORDS += '{"type":"text","text":"en"}]}'
+COMMANDS.append((WORDS, 0, "Größ\nen\n", "größe", {}))  # in UTF-8, whatever is usual
+COMMANDS.append((f"--read-only {WORDS}", 1, "", "left out by --read-only", {}))
 IMAGE = {"content": [BLOCKS[2]]}
 AS_JSON = re.escape(json.dumps(IMAGE, indent=2)) + "\n"
 COMMANDS.append((f"{CALL}result {json.dumps(IMAGE)}", 0, AS_JSON, "", {}))
 COMMANDS.append((CALL + "x [1]", 1, "", 'JSON object such as {"text": "hi"}', {}))
-COMMANDS.append((CALL + "none", 1, "", r"no tool 'none', nearest: \['box__s__", {}))
 COMMANDS.append(("its.json --call box__x", 1, "", f"{NEAR}box__s__x.", {}))
 COMMANDS.append(("its.json --call echo", 1, "", "__{tool}.*--verbose.*: box", {}))
 COMMANDS.append(("--check --call x", 2, "", rf"{UNFIT}.*\[CONFIG\] --c", {}))
@@ -2826,8 +2796,7 @@ async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> N
     assert 900 < own < 1_400
     assert native == pytest.approx(2_050, abs=50) and saved == native - own
     assert await check(configuration(s=local(tools=[tool("x")]))) == 0
-    assert "saved" not in (shown := capsys.readouterr().out)
-    assert "So few tools cost less natively" in shown
+    assert "saved" not in capsys.readouterr().out
 
 
 # === Room: Built-in toolbox ===========================================================
@@ -2870,13 +2839,11 @@ def test_one_url_serves_every_client_until_a_signal() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]  # a free one
     line = [*PYTHON, workbench.__file__, "--toolbox", "--http", f"0.0.0.0:{port}"]
-    headers = {"Content-Type": "application/json", "Connection": "close"}
     url = f"http://127.0.0.1:{port}/mcp"
     # The first request waits until the server has started.
-    transport = httpx2.HTTPTransport(retries=6)
-    client = httpx2.Client(transport=transport, headers=headers, timeout=10)
-    done = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}'
-    post = partial(client.post, content=done)
+    client = httpx2.Client(transport=httpx2.HTTPTransport(retries=6), timeout=10)
+    done = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    post = partial(client.post, json=done)
 
     async def use_each_transport() -> None:
         for mode, at in ("legacy", url), ("auto", url), ("legacy", sse_client(url)):
@@ -2950,7 +2917,6 @@ def test_a_server_gets_the_environment_of_the_client(tmp_path: Path) -> None:
         pytest.skip("uv is not installed, or cannot install `mcp`")
     uvx = str(Path(uv).with_stem("uvx"))
     starts = [([uv, "run"], PLAIN), ([uvx, *UVX[1:]], ACTIVATED), (PYTHON, ACTIVATED)]
-
     for start, env in starts:
         folder = tmp_path / Path(start[0]).name
         folder.mkdir()
@@ -2963,12 +2929,10 @@ def test_a_server_gets_the_environment_of_the_client(tmp_path: Path) -> None:
 # === Room: Windows ====================================================================
 
 CTRL_C = """
-import os, pathlib, signal, sys
-sys.path.insert(0, sys.argv[1])
+import os, signal, sys
 import test_workbench as tests
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-folder = pathlib.Path(sys.argv[2])
-with tests.Wire(folder, stubborn={"start": tests.STUBBORN}) as wire:
+with tests.Wire(tests.Path(sys.argv[1]), stubborn={"start": tests.STUBBORN}) as wire:
     wire.initialize().use("stubborn")
     os.kill(0, signal.CTRL_C_EVENT)  # to all in this console
     sys.exit(wire.status())
@@ -2978,9 +2942,9 @@ with tests.Wire(folder, stubborn={"start": tests.STUBBORN}) as wire:
 @pytest.mark.skipif(not WINDOWS, reason="only Windows has this")
 def test_ctrl_c_ends_it_and_it_ends_its_servers(tmp_path: Path, notes: Path) -> None:
     """They have not had it themselves: they were asked to end, then killed."""
-    line = [*PYTHON, "-c", CTRL_C, str(ROOT), str(tmp_path)]
+    line = [*PYTHON, "-c", CTRL_C, str(tmp_path)]
     flags = getattr(subprocess, "CREATE_NEW_CONSOLE", 0)
-    assert subprocess.run(line, creationflags=flags, check=False).returncode == 0
+    assert subprocess.call(line, creationflags=flags, cwd=ROOT) == 0
     assert "ended" in notes.read_text() and "signalled" not in notes.read_text()
 
 
@@ -3022,9 +2986,7 @@ def test_the_script_header_and_the_requirements_ask_for_the_same() -> None:
     ast.parse(script, feature_version=(3, 9))
 
 
-def test_files_and_entries_that_are_shown_can_be_pasted(
-    tmp_path: Path, monkeypatch: Monkey, log: Logs
-) -> None:
+def test_shown_files_are_served(tmp_path: Path, monkeypatch: Monkey, log: Logs) -> None:
     """An entry starts the workbench, and the servers beside it are switched off."""
     monkeypatch.chdir(tmp_path)
     projects, ours = blocks("jsonc")
@@ -3080,16 +3042,14 @@ async def test_a_model_gets_what_is_shown(tmp_path: Path, monkeypatch: Monkey) -
             assert re.fullmatch(pattern_of(expected), text(result))
 
 
+@pytest.mark.skipif(not (ROOT / ".ci").exists(), reason="a copy has the files alone")
 def test_the_figures_of_rooms_are_those_that_are_printed() -> None:
     """In the guide, and in the map at the head of the program."""
-    if not (ROOT / ".ci/rooms").exists():
-        pytest.skip(".ci is not in a copy of the workbench and its tests")
     line = [*PYTHON, str(ROOT / ".ci/rooms"), "--figures"]
     printed = subprocess.check_output(line, text=True, encoding="utf-8")
-    script = Path(workbench.__file__).read_text("utf-8")
     guide = (ROOT / ".github/CONTRIBUTING.md").read_text("utf-8")
-    comment = script.partition("from __future__")[0].replace("\n#", "\n")
-    comment = " ".join(comment.split())
+    head, *_ = Path(workbench.__file__).read_text("utf-8").split("from __future__")
+    comment = " ".join(head.replace("\n#", "\n").split())
     *sections, core, _ = re.findall(r"\| (.+?) \| (\d+) \|", printed)
     assert f"core ({int(core[1]):,} lines of code)" in guide
     for name, size in sections:
