@@ -1964,7 +1964,9 @@ async def test_a_refused_listing_ends_the_session(case: Any, remote: Remote) -> 
     remote.answers["DELETE"] = lambda *_: anyio.sleep(PATIENCE)
     async with connected(a=remote.at()) as client:
         assert (await open_box(client))["tools"]
-        remote.answers["tools/list"] = [answer] * (2 - is_end) + [remote.list_tools] * 2
+        # The session that follows can list.
+        answers = [answer, remote.list_tools] if is_end else [answer, answer]
+        remote.answers["tools/list"] = [*answers, remote.list_tools]
         for _ in range(2):
             opened = await open_box(client)
             assert opened["servers_connected"] == 1
@@ -2321,11 +2323,9 @@ LEVELS = [  # how many tools there are, how the first is listed, what all lines 
 ]
 
 
-def long(tools: str, manual: str = "''") -> dict[str, Any]:
+def long(tools: str, **more: Any) -> dict[str, Any]:
     """A server with these, as code, because Windows has short command lines."""
-    code = f"self.about['instructions'] = {manual}; self.initialize(request)"
-    listing = f"answer(request, {{'tools': {tools}}})"
-    return local(on={"initialize": code, "tools_list": listing})
+    return local(on={"tools_list": f"answer(request, {{'tools': {tools}}})"}, **more)
 
 
 async def open_briefly(client: Client, *tools: str) -> Any:
@@ -2402,7 +2402,8 @@ async def test_long_texts_leave_room_for_the_tools(monkeypatch: Monkey) -> None:
     """Instructions and reasons take a third of an answer at most, in equal shares."""
     monkeypatch.setattr(workbench, "OPEN_TIMEOUT", PATIENCE)
     servers = {f"x{n}": {"command": "x" * 900} for n in range(41)}
-    its = long(f"{ORDINARY} for n in range(26)]", """'"' * 9_000""")
+    manual = {"instructions": '"' * 2_500}
+    its = long(f"{ORDINARY} for n in range(26)]", about=manual)
     async with connected(a=its, **servers) as client:
         part = await open_box(client, ["a__*"])
         whole = await open_box(client)
@@ -2714,7 +2715,6 @@ IMAGE = {"content": [BLOCKS[2]]}
 AS_JSON = re.escape(json.dumps(IMAGE, indent=2)) + "\n"
 COMMANDS.append((f"{CALL}result {json.dumps(IMAGE)}", 0, AS_JSON, "", {}))
 COMMANDS.append((CALL + "x [1]", 1, "", 'JSON object such as {"text": "hi"}', {}))
-COMMANDS.append(("its.json --call box__x", 1, "", f"{NEAR}box__s__x.", {}))
 COMMANDS.append(("its.json --call echo", 1, "", "__{tool}.*--verbose.*: box", {}))
 COMMANDS.append(("--check --call x", 2, "", rf"{UNFIT}.*\[CONFIG\] --c", {}))
 READING = {"annotations": {"readOnlyHint": True}}
