@@ -18,17 +18,17 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Configuration (271), Workbench (241), MCP server (161), Connections (253), Processes
 # (119), Messages (36), Secrets (42), Serving (184).
 #
-# Each room behind the core can be deleted: its section, from its banner to the next
+# Each room after the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
 # its name. What each adds, with its lines of code:
-# Remote servers (263): entries with a `url`. If it is deleted, Sign-in has to go, too.
+# Remote servers (264): entries with a `url`. If it is deleted, Sign-in has to go, too.
 # Sign-in (210): `--login`, and tokens for remote servers.
 # Brief answers (107): `brief`, and a limit for answers of `open_toolbox`.
 # Approval (73): a person is asked before some calls.
 # Other clients' files (143): their tables of servers, their keys, and TOML.
 # Reports (109): `--check` and `--call`.
 # Built-in toolbox (103): `--toolbox`, and the demo where there is no file.
-# uv (9): `python` in an entry is a person's own, also under uv.
+# uv (9): under uv, `python` in an entry stays a person's own.
 # Windows (23): there, too, the children of servers end.
 
 # The SDK's transports to servers were tried, and are not used. If a server dies while a
@@ -113,7 +113,7 @@ EXIT_TIMEOUT = 2 * EXIT_GRACE + 2 * OUTPUT_TIMEOUT + 0.35
 MANUAL_LIMIT = 2_000  # characters of a server's instructions; clients cut there as well
 
 # A name that begins with one underscore is used in its own section only, and in
-# subclasses. But each name stands once, because all sections share one module.
+# subclasses. But no name at the top level stands twice: all sections share one module.
 
 log = logging.getLogger("workbench")
 pattern_log = log.getChild("patterns")  # about patterns that match no tool
@@ -162,7 +162,7 @@ def without_null(members: JSON) -> JSON:
 class ServerConfig:
     """The entry of a downstream server."""
 
-    kind: str  # the key in `TRANSPORTS` that makes it one of this kind
+    kind: str  # a key of `TRANSPORTS`, such as `command`
     values: JSON  # by key, for all keys that an entry of this kind may have
     problem: str  # the reason to never start the server; empty if there is none
     variables: frozenset[str]  # names that the entry has as `${NAME}`
@@ -189,8 +189,8 @@ class WorkbenchConfig:
     """A configuration of the right form, with its `${VAR}` references expanded."""
 
     toolboxes: Mapping[str, ToolboxConfig]
-    # The secret variables that entries name. Only a server whose own entry names such a
-    # variable inherits it.
+    # The secret variables that entries name, but for paths that exist. Only a server
+    # whose own entry names such a variable inherits it.
     withheld: frozenset[str]
     secrets: Secrets
     source: str  # the file, for messages
@@ -225,7 +225,8 @@ For migration guidance, see: "Upgrading" in README.md"""
 class ValueReader:
     """Reads the values of a part of a file, and collects what it finds in them.
 
-    All entries of a file share `secrets` and `secret_variables`.
+    One reader, `top`, is for the file and its toolboxes, and each server has one of its
+    own. All of them share `secrets` and `secret_variables`.
     """
 
     secrets: Secrets
@@ -255,7 +256,7 @@ class ValueReader:
         members = self.expect(path, value, dict).items()
         return {key: member for key, member in members if not key.startswith("_")}
 
-    def is_off(self, path: str, entry: JSON) -> bool:
+    def take_off_switch(self, path: str, entry: JSON) -> bool:
         """Whether an entry is switched off. The keys that say so are taken from it."""
         enabled = entry.pop("enabled", True)
         disabled = entry.pop("disabled", False)
@@ -288,7 +289,7 @@ class ValueReader:
         return [self.read_text(f"{path}[{number}]", item) for number, item in items]
 
     def read_arguments(self, path: str, value: Any) -> list[str]:
-        """A list of arguments, in which an option names the argument behind it."""
+        """A list of arguments, in which an option names the one that follows."""
         words: list[str] = []
         option = ""
         for number, item in enumerate(self.expect(path, value, list)):
@@ -356,7 +357,7 @@ class ValueReader:
     def _resolve(self, path: str, reference: re.Match[str]) -> str:
         """The value of a variable, or its default. If there is none, report it."""
         prefix, name, default = reference.group("prefix", "name", "default")
-        # The text behind the name is never shown, because it may be a secret.
+        # The text after the name is never shown, because it may be a secret.
         begin = "${" + prefix + name
         is_complete = reference["brace"] and reference["sign"] != ":"
         may_have_this_name = prefix or name == name.upper()
@@ -398,38 +399,39 @@ def known_keys() -> set[str]:
     return known
 
 
-def read_toolboxes(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
-    """The toolboxes of a decoded file by their names; `file` collects its problems."""
-    table = file.read_object("toolboxes", data["toolboxes"])
+def read_toolboxes(top: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
+    """The toolboxes of a decoded file by their names; `top` collects its problems."""
+    table = top.read_object("toolboxes", data["toolboxes"])
     toolboxes = {}
     for name, value in table.items():
         path = f"toolboxes.{name}"
-        entry = without_null(file.read_object(path, value))
+        entry = without_null(top.read_object(path, value))
         place = f"{path}.mcpServers"
-        servers = read_servers(file, place, entry.pop("mcpServers", None))
-        if file.is_off(path, entry):
+        servers = read_servers(top, place, entry.pop("mcpServers", None))
+        # Above, its servers were read all the same: their secrets are secrets.
+        if top.take_off_switch(path, entry):
             continue
-        file.check_name(path, name)
+        top.check_name(path, name)
         # A reader of its own: the variables of a description are withheld from nobody.
-        reader = ValueReader(file.secrets, problems=file.problems)
+        reader = ValueReader(top.secrets, problems=top.problems)
         given = entry.pop("description", "")
         description = reader.read_text(f"{path}.description", given)
-        file.check_keys(path, set(entry))
+        top.check_keys(path, set(entry))
         toolboxes[name] = ToolboxConfig(description or ", ".join(servers), servers)
     return toolboxes
 
 
-def read_servers(file: ValueReader, place: str, table: Any) -> dict[str, ServerConfig]:
+def read_servers(top: ValueReader, place: str, table: Any) -> dict[str, ServerConfig]:
     """The servers of a table by their names."""
     servers = {}
-    for name, value in file.read_object(place, table).items():
-        reader = ValueReader(file.secrets, file.secret_variables)
+    for name, value in top.read_object(place, table).items():
+        reader = ValueReader(top.secrets, top.secret_variables)
         path = f"{place}.{name}"
         entry = without_null(reader.read_object(path, value))
         entry = translate_entry(path, entry, reader)  # room: Other clients' files
-        is_off = reader.is_off(path, entry)
+        is_off = reader.take_off_switch(path, entry)
         reader.check_name(path, name)
-        # The secrets of a server that is switched off are secrets, too.
+        # A server that is switched off has secrets, too.
         server = read_server(reader, path, entry)
         if not is_off:
             servers[name] = server
@@ -458,34 +460,34 @@ def read_server(reader: ValueReader, path: str, entry: JSON) -> ServerConfig:
     return ServerConfig(kinds[0], values, problem, frozenset(reader.variables))
 
 
-# The forms of a file: what reads its toolboxes, by the key that makes it one of this
-# form. The first of these keys that a file has decides. A room adds rows.
+# The keys at the top of a file under which servers may stand, and what reads the
+# toolboxes of such a file. The first of these keys that a file has decides.
 FORMS: dict[str, Callable[[ValueReader, JSON], dict[str, ToolboxConfig]]] = {
     "toolboxes": read_toolboxes
 }
 
 
-def read_form(file: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
+def read_form(top: ValueReader, data: JSON) -> dict[str, ToolboxConfig]:
     """The toolboxes of a decoded file, in the form that its keys say."""
     forms = [key for key in FORMS if key in data]
     if not forms:
-        report_unknown_form(file, data)
+        report_unknown_form(top, data)
         return {}
     read = FORMS[forms[0]]
     for key in forms:
         if FORMS[key] is not read:
             log.warning("%s: not served, because of %s beside it", key, forms[0])
-    return read(file, data)
+    return read(top, data)
 
 
-def report_unknown_form(file: ValueReader, data: JSON) -> None:
+def report_unknown_form(top: ValueReader, data: JSON) -> None:
     """Report that a file has no servers, with the keys that are near to a right one."""
     near = ""
     for key in data:
         for form in difflib.get_close_matches(key, FORMS, n=1):
             near += f"'{key}': did you mean '{form}'? "
     problem = f"{near}expected one of {list(FORMS)}, found {list(data)}"
-    file.report("configuration", problem)
+    top.report("configuration", problem)
 
 
 def parse_config(
@@ -497,14 +499,14 @@ def parse_config(
     """
     for name in filter(is_secret, os.environ):
         secrets.add(os.environ[name])
-    file = ValueReader(secrets)
-    data = file.expect("configuration", content, dict)
+    top = ValueReader(secrets)
+    data = top.expect("configuration", content, dict)
     if data.get("toolMode", "proxy") != "proxy":
-        file.problems.append(_REMOVED_MODE.format(data["toolMode"]))
-    toolboxes = read_form(file, data)
-    if file.problems:
-        raise ConfigError(secrets.mask("\n".join([f"{source}:", *file.problems])))
-    named = file.secret_variables & os.environ.keys()
+        top.problems.append(_REMOVED_MODE.format(data["toolMode"]))
+    toolboxes = read_form(top, data)
+    if top.problems:
+        raise ConfigError(secrets.mask("\n".join([f"{source}:", *top.problems])))
+    named = top.secret_variables & os.environ.keys()
     # The path of a key or a socket is no secret.
     withheld = {name for name in named if not os.path.exists(os.environ[name])}
     return WorkbenchConfig(toolboxes, frozenset(withheld), secrets, source, read_only)
@@ -538,7 +540,7 @@ def find_config(options: argparse.Namespace, secrets: Secrets) -> WorkbenchConfi
 # The toolboxes and their servers, for the meta-tools of the next section. A server is
 # used through a `Connection`, one for each start.
 
-# The full name of a tool. Only the part behind the server's name may contain `__`.
+# The full name of a tool. Only the part after the server's name may contain `__`.
 NAME_FORM = "{toolbox}__{server}__{tool}"
 NOT_REPEATED = "the call may have taken effect, and was not repeated"
 
@@ -679,8 +681,9 @@ class DownstreamServer:
 def refuse_misplaced(tool: types.Tool, others: JSON) -> None:
     """Raise `ToolError` if arguments of the tool stand beside `arguments`.
 
-    Models do that, and one client renames the key. A tool that deletes a folder may
-    delete everything if it gets no arguments.
+    A model may put them there. A client may give `arguments` itself another name, so an
+    object of any name counts, too. Without its arguments, a tool that deletes a folder
+    may delete everything.
     """
     properties = tool.input_schema.get("properties") or {}
     for key, value in others.items():
@@ -792,15 +795,15 @@ class Workbench:
             "toolbox": name,
             "description": self.config.describe(name),
             # This number is of the whole toolbox, and not of the servers asked for.
-            "servers_connected": len(in_state(State.UP, self.use_toolbox(name))),
+            "servers_connected": len(in_state(State.UP, self.open_toolboxes[name])),
             "servers_failed": {},
             "servers_connecting": [],
-            "note": compose_note(servers, asked.tools),
+            "note": compose_note(servers, asked.tools),  # sentences, joined below
             "instructions": {},
             "tools": [],
         }
         for server in servers:
-            add_server(answer, server, asked.tools)
+            add_to_answer(answer, server, asked.tools)
         fit(answer, asked)  # room: Brief answers
         answer["note"] = " ".join(answer["note"])
         for key in ("servers_failed", "servers_connecting", "note", "instructions"):
@@ -817,7 +820,7 @@ async def running_workbench(config: WorkbenchConfig) -> AsyncIterator[Workbench]
         task_group.cancel_scope.cancel()
 
 
-def add_server(answer: JSON, server: DownstreamServer, patterns: list[str]) -> None:
+def add_to_answer(answer: JSON, server: DownstreamServer, patterns: list[str]) -> None:
     """Add a server to an answer of `open_toolbox`, with its tools or its failure."""
     name, connection = server.server_name, server.connection
     if connection.state is State.STARTING:
@@ -1543,6 +1546,7 @@ class Connection:
         tools = [*self.tools, *self.left_out]
         idle = []
         for name, key in KEYS.items():
+            # Only these keys have patterns, those of rooms included.
             if key.read is not ValueReader.read_patterns:
                 continue
             for pattern in self.entry.values[name]:
@@ -1656,7 +1660,7 @@ class ServerProcess(Transport):
         return Streams(self._messages(), self._transmit)
 
     def _environment(self) -> dict[str, str]:
-        """The variables of this program, without secrets of others, and the entry's."""
+        """The variables of this program, without others' secrets, and of the entry."""
         env: JSON = dict(os.environ)
         for name in self.config.withheld - self.entry.variables:
             env.pop(name, None)
@@ -1672,7 +1676,7 @@ class ServerProcess(Transport):
         )
 
     async def _wait_for_last_words(self, seconds: float) -> None:
-        """Wait until the process has exited and stderr has ended, but not longer."""
+        """Wait for the exit and the end of stderr, at most for so many seconds."""
         ends = [self._pipes.exited, self._stderr_reader]
         await asyncio.wait(ends, timeout=seconds)
 
@@ -1970,7 +1974,7 @@ class Stdio:
     async def streams(self) -> AsyncIterator[Streams]:
         """The client's messages. A moment after their end, the block is cancelled."""
         _thread.start_new_thread(self._read, ())
-        # Leaving `_writer` blocks until everything is written.
+        # Leaving `_writer` blocks the event loop until everything is written.
         with self._writer, self._scope:
             yield Streams(self._messages(), self._send)
 
@@ -1997,7 +2001,7 @@ class Stdio:
                 yield SessionMessage(message)
         # The SDK now cancels the calls in flight. If a remote server hangs, the SDK
         # tries for seconds to cancel its calls, and no other server would be stopped
-        # meanwhile. So the block is cancelled 0.05 seconds later.
+        # meanwhile. So what runs inside of `streams` is cancelled 0.05 seconds later.
         self._loop.call_later(0.05, self._scope.cancel)
 
     async def _send(self, item: SessionMessage) -> None:
@@ -2165,8 +2169,8 @@ def prepare_workbench(options: argparse.Namespace, secrets: Secrets) -> Work:
 
 # The command line can ask for these. If it asks for no other, it asks for `CONFIG`.
 MODES: dict[str, Mode] = {}
-# With `Path`, an empty CONFIG is an error, and not the same as none: it becomes the
-# current folder, which cannot be read.
+# `Path` makes the current folder of an empty CONFIG. So this is an error, and not the
+# same as no CONFIG.
 MODES["CONFIG"] = Mode(
     "[CONFIG] [--read-only]",
     {"nargs": "?", "type": Path, "help": "the file to serve"},
@@ -2425,14 +2429,15 @@ class RemoteServer(Transport):
         The outcome is returned as well, also if it is an error.
         """
         reading = _Reading()
+        outcome: _Outcome
         try:
             # Over SSE, the first request needs the endpoint.
             if self._is_sse and self._listener is None:
                 await self._open_sse()
-            answer = await self._get_answer(request, headers, reading)
-            return reading.status, answer
+            outcome = await self._get_answer(request, headers, reading)
         except Exception as error:  # noqa: BLE001
-            return reading.status, self._failure(error, request.method, reading.status)
+            outcome = self._request_error(error, request.method, reading.status)
+        return reading.status, outcome
 
     async def _get_answer(
         self, request: types.JSONRPCRequest, headers: JSON, reading: _Reading
@@ -2454,7 +2459,7 @@ class RemoteServer(Transport):
                 return answer
             # Without the id of an event, the rest cannot be asked for.
             if not (reading.resumption and response.is_success):
-                raise self._unanswered(reading)
+                raise self._missing_answer(reading)
             await anyio.sleep(reading.retry)
             opening = self._open("GET", headers=reading.resumption)
 
@@ -2532,7 +2537,7 @@ class RemoteServer(Transport):
                 self._endpoint = self.url.copy_with(raw_path=path)
                 self._listener = asyncio.create_task(self._listen_over_sse(events))
                 return
-        raise self._unanswered(reading)
+        raise self._missing_answer(reading)
 
     async def _listen_over_sse(self, events: _Events) -> None:
         """Read the messages of an SSE server. Their end is that of the connection."""
@@ -2566,7 +2571,7 @@ class RemoteServer(Transport):
         """
         return stream_within_origin(self.http, method, self._endpoint, **parts)
 
-    def _unanswered(self, reading: _Reading) -> ToolError:
+    def _missing_answer(self, reading: _Reading) -> ToolError:
         """The error for a response without an answer: what it has instead."""
         response = reading.response
         status = response.status_code
@@ -2585,7 +2590,7 @@ class RemoteServer(Transport):
             return NotDelivered(told)
         return ToolError(told)
 
-    def _failure(self, error: Exception, method: str, status: int) -> ToolError:
+    def _request_error(self, error: Exception, method: str, status: int) -> ToolError:
         """The error of a request: its host, the cause, and what may have happened.
 
         `status` is that of the response, or 0 if none has come.
@@ -2764,7 +2769,7 @@ class StoredTokens(httpx2.Auth):
         return None
 
     def save(self, tokens: Tokens) -> None:
-        """Replace the file, which only the user can read, and nobody half-written."""
+        """Replace the file in one step. Only the user can read it."""
         folder = self._path.parent
         folder.mkdir(mode=0o700, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
@@ -3123,8 +3128,9 @@ def drop_schemas(answer: JSON) -> None:
     A tool loses its schema first, and the next time all else but its name.
     """
     tools = answer["tools"]
-    # For each cut: the tool's size before it, the tool's place, and what is left of it.
-    # In the order of sizes, each is a cut of the tool that is the longest by then.
+    # Each tool can be cut twice: its size before the cut, its place, what is left. The
+    # second cut of a tool is smaller than its first. So in the order of sizes, each cut
+    # is one of the tool that is the longest by then.
     cuts: list[tuple[int, int, JSON]] = []
     for place, tool in enumerate(tools):
         if isinstance(tool, dict):
@@ -3371,22 +3377,22 @@ _IGNORED |= {"extension", "isDefaultServer"}
 KEYS["description"] = Key(ValueReader.read_text, "")
 
 
-def read_tables(file: ValueReader, content: JSON) -> dict[str, ToolboxConfig]:
+def read_tables(top: ValueReader, content: JSON) -> dict[str, ToolboxConfig]:
     """A toolbox for each server in the tables of another client's file."""
     data = without_null(content)
     _spread_mcp(data)
     _spread_project(data)
-    tables = {key: file.read_object(key, data[key]) for key in _TABLES if key in data}
+    tables = {key: top.read_object(key, data[key]) for key in _TABLES if key in data}
     if not tables and "projects" not in data:
-        report_unknown_form(file, content)
+        report_unknown_form(top, content)
     warn_of_rules(data)
-    off = find_off(file, data, tables)
+    off = find_off(top, data, tables)
     toolboxes: dict[str, ToolboxConfig] = {}
     for place, table in tables.items():
         # A server, even one that is off, replaces that of its name in an earlier table.
         for name in table:
             toolboxes.pop(name, None)
-        for name, server in read_servers(file, place, table).items():
+        for name, server in read_servers(top, place, table).items():
             if name.lower() in off:
                 continue
             if _starts_workbench(server):
@@ -3422,14 +3428,14 @@ def _spread_project(data: JSON) -> None:
         log.warning("not served, the servers of other projects: %s; %s", others, how)
 
 
-def find_off(file: ValueReader, data: JSON, tables: JSON) -> set[str]:
+def find_off(top: ValueReader, data: JSON, tables: JSON) -> set[str]:
     """The names of servers that a list switches off, in small letters."""
     names = [name for table in tables.values() for name in table]
     # Without a list of allowed servers, all are allowed.
-    allowed = file.expect("mcp.allowed", data.get("mcp.allowed", names), list)
+    allowed = top.expect("mcp.allowed", data.get("mcp.allowed", names), list)
     off: list[Any] = []
     for key in ("mcp.excluded", "disabledMcpServers", f"{_PROJECT}.disabledMcpServers"):
-        off += file.expect(key, data.get(key, []), list)
+        off += top.expect(key, data.get(key, []), list)
     return _in_small(off) | (_in_small(names) - _in_small(allowed))
 
 
@@ -3815,7 +3821,7 @@ class ToolboxApp:
             await self._server.run(read, write, options)
 
     async def _take_message(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take a message of such a client to the server behind its stream."""
+        """Take a message of such a client to the server of its stream."""
 
         async def send_status(message: Message) -> None:
             if message.get("status") == 404:
