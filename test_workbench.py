@@ -113,10 +113,8 @@ class Downstream:
         self.note(child.pid)
 
     def outlast(self) -> None:
-        """Note signals and the end of stdin, and live on."""
-        for name in ("SIGTERM", "SIGINT", "SIGHUP"):
-            if hasattr(signal, name):  # Windows lacks SIGHUP
-                signal.signal(getattr(signal, name), lambda *_: self.note("signalled"))
+        """Note SIGTERM and the end of stdin, and live on."""
+        signal.signal(signal.SIGTERM, lambda *_: self.note("signalled"))
         self.start()
         self.note("ended")
         self.hang()
@@ -377,13 +375,6 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def unread_bytes(pipe: Any) -> int:
-    import fcntl
-    import termios
-
-    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), "little")
-
-
 async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
     """Wait for something outside of this process that nothing can be awaited for."""
     with anyio.fail_after(seconds):
@@ -553,15 +544,13 @@ BAD_FILES = cases_of(r"""
 "s3cret"
   configuration: expected an object, found a string
   configuration: expected .*toolboxes
-{"toolboxes": {"t": null, "a__b": {"description": ["x"], "mcpServers": "s3cret"}}}
-  toolboxes.t: expected an object, found nothing
-  toolboxes.t.mcpServers: expected an object, found nothing
+{"toolboxes": {"a__b": null, "": {"description": "${NO}", "mcpServers": 7, "toolFilters": []}}}
   toolboxes.a__b: expected a name, without '__', not ending in '_'
-  toolboxes.a__b.description: expected a string, found a list
-  toolboxes.a__b.mcpServers: expected an object, found a string
-{"toolboxes": {"": {"description": "${NO}", "mcpServers": {}, "toolFilters": []}}}
+  toolboxes.a__b: expected an object, found nothing
+  toolboxes.a__b.mcpServers: expected an object, found nothing
   toolboxes.: expected a name
   toolboxes..description: \${NO} is not set
+  toolboxes..mcpServers: expected an object, found a number
   toolboxes..toolFilters: unknown key: a server's keys are .*'excludeTools'.*'toolF
 {"toolMode": "dynamic", "toolboxes": []}
   Configuration field 'toolMode' set to 'dynamic' is no longer supported.
@@ -606,7 +595,6 @@ ${env:A} ${env:NO:-d} ${env:a_b} = x d small
 $ $} $${A} ${A${A} = $ $} $x ${Ax
 ${} ${1} ${A%/} ${A-d} ${:-d} ${Ä} $a no$A .
 ${a} : args[0]: ${a… is no variable here: write the value, or ${NAME} in capitals
-${A:=d} : args[0]: ${A… is
 ${A} ${A : args[0]: ${A… is
 ${ENV:A} : args[0]: ${ENV… is
 ${env:} : args[0]: ${env… is
@@ -665,14 +653,14 @@ def test_unknown_keys_are_told_in_one_line(monkeypatch: Monkey, log: Logs) -> No
     data["toolboxes"]["box"] |= {"_no": "${A", "oops": 1}
     config = parse(data | {"other": "${A"})
     assert list(config.toolboxes) == ["box"]
-    *servers, box = log.messages
-    assert box == "toolboxes.box: unknown keys ['oops'], ignored"
+    warnings = []
     for key, server in config.toolboxes["box"].servers.items():
         place = f"toolboxes.box.mcpServers.{key}"
-        assert server.problem.startswith(f"{place}.{key}: unknown key: a server's")
-        told = f"{place}: unknown keys ['toolNamePrefix', 'toolTimeout'], ignored"
-        assert servers.pop(0) == told
-    assert servers == []
+        assert server.problem.startswith(f"{place}.{key}: unknown key: ")
+        warnings.append(
+            f"{place}: unknown keys ['toolNamePrefix', 'toolTimeout'], ignored"
+        )
+    assert log.messages == [*warnings, "toolboxes.box: unknown keys ['oops'], ignored"]
 
 
 @pytest.mark.parametrize("case", EXPANSIONS)
@@ -928,11 +916,9 @@ BAD_CALLS: list[tuple[str, Any, str]] = [  # of a tool with arguments, and what 
     ("open_toolbox", {"toolbox_name": "no"}, NOT_FOUND),
     ("open_toolbox", None, "^toolbox_name is not valid: Field required"),
     ("open_toolbox", BOX | {"tools": ["a", 1]}, "^tools.1 is not valid: "),
-    ("use_tool", WHOLE | {"arguments": []}, "^arguments: expected a JSON object"),
     ("use_tool", WHOLE | {"arguments": "{a:"}, "^arguments: expected a JSON object"),
     ("use_tool", {"tool_name": "echo"}, "a full name is .*toolboxes: box, mine$"),
     ("use_tool", {"tool_name": "box__echo"}, f"{NEAR}box__a__echo or box__b__echo"),
-    ("use_tool", {"tool_name": "mine__echo"}, f"{NEAR}mine__mine__echo"),
     ("use_tool", {"tool_name": "box__b__ecoh"}, "'ecoh', nearest: .'box__b__echo'"),
     ("use_tool", {"tool_name": "no__b__x"}, f"in toolbox 'no': {NOT_FOUND}"),
     ("use_tool", BOX | {"tool_name": "mine__mine__echo"}, "of toolbox 'box' matches"),
@@ -1007,7 +993,6 @@ HAS_SECRET = {"env": {"KEY": "sesame-open"}}
 NOT_VALID = ".*not valid.*may have taken effect, and was not repeated$"
 NOT_DONE = ", which cannot .* may have taken effect, and was not repeated$"
 WRONG_ANSWERS = [  # and what is told
-    ('"error": {"code": -32602, "message": "Go, sesame-open"}', r"-32602.*Go, \*\*\*"),
     ('"error": {"code": -32000, "message": "Go, sesame-open"}', r"-32000.*Go, \*\*\*"),
     ('"error": {"message": "x"}', NOT_VALID),
     ('"method": null, "result": null', NOT_VALID),
@@ -1043,7 +1028,6 @@ BLOCKS: list[dict[str, Any]] = [
 ]
 RESULTS: list[dict[str, Any]] = [
     {"content": BLOCKS},
-    text_result("ä😀x" * 50_000),
     text_result("not its schema", structuredContent={"n": "x", "deep": [{"x": None}]}),
     text_result("wrong", isError=True, _meta={"example.com/x": {"id": None}}),
     text_result("sesame-open"),  # a secret, which is the server's own affair
@@ -1303,17 +1287,15 @@ async def test_a_start_cut_short_leaves_none(notes: Path, monkeypatch: Monkey) -
 
     async def spawn_slowly(*its: Any, **options: Any) -> None:
         await spawn(*its, **options)
+        leaving.cancel()
         await until(lambda: len(noted_pids(notes)) == 2)
-        leaving.set()
-        await anyio.wait_all_tasks_blocked()
 
     monkeypatch.setattr(kind, "spawn", spawn_slowly)
     its = local(notes=notes, on={"start": "self.bear(); self.hang()"})
-    leaving = anyio.Event()
-    async with connected(a=its) as client, anyio.create_task_group() as opening:
-        opening.start_soon(open_box, client)
-        await leaving.wait()
-        opening.cancel_scope.cancel()
+    leaving = anyio.CancelScope()
+    async with connected(a=its) as client:
+        with leaving:
+            await open_box(client)
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
 
 
@@ -1354,10 +1336,8 @@ async def test_a_message_has_at_most_32_mib(monkeypatch: Monkey) -> None:
     assert workbench.MESSAGE_LIMIT == 32 * 1024**2
     monkeypatch.setattr(workbench, "MESSAGE_LIMIT", 2**20)
     # A progress bar may be one line on stderr, and longer than a message.
-    progress = "os.write(2, b'%' * 3_000_000 + b'\\n'); self.echo(request, {})"
+    progress = "os.write(2, b'%' * 3_000_000 + b'\\n'); self.tools_call(request)"
     async with connected(a=local(on={"tools_call": progress})) as client:
-        assert await answer_of(client, "a", "echo") == {}
-    async with connected(a=local()) as client:
         largest = "x" * (2**20 - 1_000)
         assert text(await use(client, "a", "result", text_result(largest))) == largest
         told = await error_of(client, "a", "result", text_result(largest + largest))
@@ -1450,12 +1430,10 @@ def test_no_description_or_refusal_tells_a_secret(monkeypatch: Monkey) -> None:
     monkeypatch.setenv("WB_TOKEN", "tok-0123456")
     server = {"command": "x", "env": {"A_KEY": "key-0123456"}}
     told = {"description": "${WB_TOKEN} key-0123456", "mcpServers": {}}
-    own = {"toolboxes": {"a": told, "b": {"mcpServers": {"s": server}}}}
-    its = {"mcpServers": {"s": server | {"description": "tok-0123456 key-0123456"}}}
-    for data in (own, its):
-        assert "Description: *** ***" in workbench.instructions(parse(data))
+    data = {"toolboxes": {"a": told, "b": {"mcpServers": {"s": server}}}}
+    assert "Description: *** ***" in workbench.instructions(parse(data))
     with pytest.raises(workbench.ConfigError, match="set to '.{3}' is no longer"):
-        parse(own | {"toolMode": "key-0123456"})
+        parse(data | {"toolMode": "key-0123456"})
 
 
 def test_named_secrets_are_withheld(tmp_path: Path, monkeypatch: Monkey) -> None:
@@ -1489,13 +1467,12 @@ COMMANDS.append(("--version", 0, "mcp-workbench 0.10.0\n", "", {}))
 FILES["its.json"] = configuration(s=local() | {"größe": 1, "env": {"A": "a secret"}})
 FILES["bad.json"] = {"toolboxes": {"box": {"description": "A box", "mcpServers": 7}}}
 REASON = r"[/\\]bad.json:\ntoolboxes.box.mcpServers: expected an object, found .*\n$"
-# No package `mcp`, and one without what newer ones have.
-SCRIPT = "import runpy, sys; sys.modules['mcp'] = {}; sys.argv.pop(0); "
+# A package `mcp` without what newer ones have. That there is none is a case of it.
+SCRIPT = "import runpy, sys; sys.modules['mcp'] = sys; sys.argv.pop(0); "
 SCRIPT += "runpy.run_path(sys.argv[0], run_name='__main__')"
+OLD_MCP = {"args": [*PYTHON, "-Pc", SCRIPT, workbench.__file__]}
 HOW = "^.* mcp.* pip install 'mcp>=2.3,<3'.* uv run .*\n$"
-for package in ("None", "sys"):
-    line = [*PYTHON, "-Pc", SCRIPT.format(package), workbench.__file__]
-    COMMANDS.append(("", 1, "", HOW, {"args": line}))
+COMMANDS.append(("", 1, "", HOW, OLD_MCP))
 # A client that asks gets an answer; one that does not has five seconds to read stderr.
 ASKED = {"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": HANDSHAKE}
 WHY = r'.*"id":7,.*-32602,"message":"(/|.:).*bad.json:\\ntoolboxes.box.mcpServers: .*\n'
@@ -1512,8 +1489,8 @@ if not WINDOWS:
     AWAITING = {"stdin": TERMINAL, "env": ASCII | {"WB_TOKEN": "x"}}
     COMMANDS.append(("no.json", 0, "", TOLD, AWAITING))
     COMMANDS.append(("bad.json", 1, "", f"^/.*{REASON}", {"stdin": TERMINAL}))
-UNREAD = "os.write(2, b'a line that nobody reads\\n' * 9_000)"
-STUBBORN = f"{UNREAD}; self.bear('self.outlast()'); self.outlast()"
+STUBBORN = "os.write(2, b'a line that nobody reads\\n' * 9_000); "
+STUBBORN += "self.bear('self.outlast()'); self.outlast()"
 WARNED = "ended" if WINDOWS else "signalled"  # as a server is before it is killed
 SERVERS = {
     "stubborn": {"start": STUBBORN},
@@ -1559,13 +1536,14 @@ def test_it_ends_and_leaves_nothing(endings: Any, calls: Any, tmp_path: Path) ->
         assert wire.status() == 0 and WARNED in told()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="it asks Linux for a pipe's size")
+@pytest.mark.skipif(WINDOWS, reason="there, no signal stops a process")
 def test_an_answer_whose_write_is_interrupted_comes_whole(tmp_path: Path) -> None:
     """Also where Python's stdout has no buffer. A stop makes the system write a part."""
     unbuffered = {"env": ENVIRONMENT | {"PYTHONUNBUFFERED": "1"}}
     with Wire(tmp_path, io=unbuffered, big=SERVERS["big"]) as wire:
-        answers = [wire.initialize().begin_use("big") for _ in "12"]
-        anyio.run(until, lambda: unread_bytes(wire.process.stdout) == 1 << 16)
+        wire.initialize()
+        answers = [wire.begin_use("big") for _ in "12"]
+        wire.process.stdout.peek(1)  # so it writes, and more than a pipe holds
         wire.process.send_signal(signal.SIGSTOP)
         os.waitpid(wire.process.pid, os.WUNTRACED)
         wire.process.send_signal(signal.SIGCONT)
@@ -1576,13 +1554,13 @@ def test_an_answer_whose_write_is_interrupted_comes_whole(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(WINDOWS, reason="there, the end of a process ends its servers")
 async def test_a_busy_loop_is_ended_by_force(notes: Path, monkeypatch: Monkey) -> None:
-    statuses: Queue[int] = Queue()
+    statuses: list[int] = []
     monkeypatch.setattr(workbench, "EXIT_TIMEOUT", 0.1)
-    monkeypatch.setattr(os, "_exit", statuses.put)
+    monkeypatch.setattr(os, "_exit", statuses.append)
     async with connected(s=local(notes=notes)) as client:
         await open_box(client)
-        threading.Thread(target=workbench._end_by_force, args=[7]).start()
-        assert statuses.get(timeout=PATIENCE) == 7  # in which the event loop is busy
+        workbench._end_by_force(7)  # by which the event loop is busy
+        assert statuses == [7]
         [pid] = noted_pids(notes)
         await until(lambda: not is_alive(pid))
 
