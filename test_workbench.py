@@ -698,7 +698,7 @@ def test_a_configuration_is_found_in_order(tmp_path: Path, monkeypatch: Monkey) 
 
 MISSING = {"command": "no-such-command"}
 INPUT = {"$schema": "s", "type": "object", "title": "In", "default": None}
-EVERY_FIELD = tool("read", description=" Liest\nä ", inputSchema=INPUT, title="T")
+EVERY_FIELD = tool("read", description=" Liest\nä\ud83d", inputSchema=INPUT, title="T")
 EVERY_FIELD |= {"annotations": {"title": "A", "readOnlyHint": True}, "more": None}
 EVERY_FIELD |= {"outputSchema": {"type": "object"}, "_meta": {"own": None}}
 EVERY_FIELD |= {"icons": [{"src": "data:,"}], "execution": {"taskSupport": "optional"}}
@@ -731,7 +731,7 @@ async def test_the_answer_of_open_toolbox_has_exactly_this_shape() -> None:
         '{"name":"box__b__bare","description":"Tool from box/b","source_server":"b",'
         '"toolbox_name":"box","original_name":"bare","inputSchema":{"type":"object"},'
         '"annotations":{}},'
-        '{"name":"box__a__read","title":"T","description":" Liest\\nä ",'
+        '{"name":"box__a__read","title":"T","description":" Liest\\nä\ufffd",'
         '"source_server":"a","toolbox_name":"box","original_name":"read",'
         '"inputSchema":{"type":"object","title":"In","default":null},'
         '"annotations":{"title":"A","readOnlyHint":true}}]}'
