@@ -1296,6 +1296,22 @@ async def test_a_start_cut_short_leaves_none(notes: Path, monkeypatch: Monkey) -
     await until(lambda: not any(map(is_alive, noted_pids(notes))))
 
 
+async def test_servers_are_spawned_one_after_another(monkeypatch: Monkey) -> None:
+    """The end by force would not know one that is spawned beside another."""
+    kind: Any = workbench.TRANSPORTS["command"]
+    spawn, before = kind.spawn, len(workbench.RUNNING)
+    begun: list[Any] = []
+
+    async def count_and_spawn(*its: Any, **options: Any) -> None:
+        assert len(workbench.RUNNING) == before + len(begun)
+        begun.append(its)
+        await spawn(*its, **options)
+
+    monkeypatch.setattr(kind, "spawn", count_and_spawn)
+    async with connected(a=local(), b=local(), c=local()) as client:
+        assert (await open_box(client))["servers_connected"] == 3
+
+
 async def test_a_mute_server_is_replaced(notes: Path, monkeypatch: Monkey) -> None:
     """Its stdout is closed. The next process starts when this one has gone."""
     monkeypatch.setattr(workbench, "EXIT_GRACE", 0.6)
@@ -2421,7 +2437,7 @@ async def test_a_person_approves_each_call_that_needs_it(notes: Path) -> None:
         for ear.answer, answered in (
             ({"action": "decline"}, "decline"),
             ({"action": "cancel"}, "cancel"),
-            ({"code": -7, "message": "Asleep"}, "error -7, Asleep"),
+            ({"code": -7, "message": "Asleep"}, "an error, Asleep"),
         ):
             told = f"the client answered: {answered}; nothing was sent"
             assert told in await error_of(client, "a", "delete")

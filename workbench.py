@@ -16,7 +16,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 #
 # The core is complete by itself, with these sections and their lines of code:
 # Configuration (271), Workbench (241), MCP server (161), Connections (253), Processes
-# (119), Messages (36), Secrets (42), Serving (184).
+# (121), Messages (36), Secrets (42), Serving (184).
 #
 # Each room after the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
@@ -25,7 +25,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Sign-in (210): `--login`, and tokens for remote servers.
 # Brief answers (107): `brief`, and a limit for answers of `open_toolbox`.
 # Approval (73): a person is asked before some calls.
-# Other clients' files (143): their tables of servers, their keys, and TOML.
+# Other clients' files (145): their tables of servers, their keys, and TOML.
 # Reports (109): `--check` and `--call`.
 # Built-in toolbox (103): `--toolbox`, and the demo where there is no file.
 # uv (9): under uv, `python` in an entry stays a person's own.
@@ -1647,13 +1647,16 @@ class ServerProcess(Transport):
         # Without `cwd`, the folder is that of the workbench.
         cwd = os.path.abspath(os.path.expanduser(values["cwd"]))
         try:
-            # asyncio kills a process whose start is cancelled, but not its children.
-            with anyio.CancelScope(shield=True):
-                await self.spawn(words, env=self._environment(), cwd=cwd)
+            # One after another: the end by force knows only a process in `RUNNING`.
+            async with _SPAWNING:
+                # If the start were cancelled, asyncio would kill the process, but not its
+                # children.
+                with anyio.CancelScope(shield=True):
+                    await self.spawn(words, env=self._environment(), cwd=cwd)
+                RUNNING.add(self)
         except OSError as error:
             why = _why_not_started(words[0], cwd, error)
             raise ToolError(f"cannot start '{words[0]}': {why}") from None
-        RUNNING.add(self)
         self._stderr_reader = asyncio.create_task(self._read_stderr())
         # The process may have exited already. Then the callback follows at once.
         self._pipes.exited.add_done_callback(self._report_exit)
@@ -1792,6 +1795,7 @@ def _why_not_started(command: str, cwd: str, error: OSError) -> str:
 TRANSPORTS: dict[str, type[Transport]] = {"command": ServerProcess}
 # The servers whose processes run, for the end by force.
 RUNNING: set[ServerProcess] = set()
+_SPAWNING = anyio.Lock()
 
 
 # === Messages =========================================================================
@@ -3311,8 +3315,8 @@ async def _ask(client: ServerSession, call: ToolCall) -> None:
     try:
         answer = await client.send_request(request, types.ElicitResult)
         action: str = answer.action
-    except MCPError as error:
-        action = f"error {error.code}, {error}"
+    except (MCPError, ValueError) as error:
+        action = f"an error, {explain(error)}"
     if action != "accept":
         told = f"a person has to approve this call, and the client answered: {action}"
         raise ToolError(f"{told}; nothing was sent")
@@ -3507,7 +3511,9 @@ def _translate_approvals(path: str, entry: JSON, reader: ValueReader) -> None:
         asks.append("*")
     if isinstance(entry.get("tools"), dict):
         for name, value in entry.pop("tools").items():
-            settings = reader.expect(f"{path}.tools.{name}", value, dict)
+            place = f"{path}.tools.{name}"
+            settings = reader.expect(place, value, dict)
+            reader.check_keys(place, settings.keys() - {"approval_mode"})
             if settings.get("approval_mode") == "prompt":
                 asks.append(name)
     own = entry.get("requireApproval", [])
