@@ -16,7 +16,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 #
 # The core is complete by itself, with these sections and their lines of code:
 # Configuration (271), Workbench (241), MCP server (161), Connections (253), Processes
-# (121), Messages (36), Secrets (42), Serving (184).
+# (121), Messages (36), Secrets (43), Serving (184).
 #
 # Each room after the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
@@ -1936,12 +1936,14 @@ class Secrets:
 
         A text below 8 characters occurs by chance, and a path that exists is no secret.
         """
+        # If a path has a blank, its last word alone is no path.
         if os.path.exists(text):
             return
         # Output is shown line by line. The last word is that of `Bearer X`.
-        for part in (text, *text.splitlines(), text.rpartition(" ")[2]):
-            if len(part.strip()) >= 8:
-                self._texts.add(part.strip())
+        parts = [text, *text.splitlines(), text.rpartition(" ")[2]]
+        for part in map(str.strip, parts):
+            if len(part) >= 8 and not os.path.exists(part):
+                self._texts.add(part)
 
     def mask(self, text: str) -> str:
         """The text with `***` for each secret, and without control characters."""
@@ -3554,7 +3556,7 @@ _TRAILING_COMMA = _STRING + r"|,(?=\s*[\]}])"
 def translate_text(path: str, text: str) -> str:
     """The text of a file as plain JSON. Dates in TOML become texts."""
     if path.endswith(".toml"):
-        return json.dumps(tomllib.loads(text), default=str)
+        text = json.dumps(tomllib.loads(text), default=str)
     # opencode writes `{env:NAME}` for `${env:NAME}`. Its `{file:PATH}` becomes a
     # reference, too, which the core reports, because it reads no files.
     text = re.sub(r"(?<!\$)\{(env|file):", r"${\1:", text)
