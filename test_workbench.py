@@ -1820,6 +1820,8 @@ async def test_a_fault_is_told(remote: Remote, monkeypatch: Monkey, log: Logs) -
     servers["gone"] = servers["401"] | {"url": "http://127.0.0.1:1/sesame"}
     servers |= {f"{n} invalid": {"url": url} for n, url in enumerate(INVALID)}
     del servers["resumed"]  # it would wait for its handshake
+    servers["named"] = remote.at("/sesame/named")
+    remote.answers["/sesame/named"] = response(404, "Cannot POST /sesame/named")
     async with connected(**servers) as client:
         calling = asyncio.ensure_future(use(client, "works", "wait"))
         await until(lambda: "wait" in remote.calls)
@@ -1832,6 +1834,8 @@ async def test_a_fault_is_told(remote: Remote, monkeypatch: Monkey, log: Logs) -
             assert remote.calls.count(fault) == 1, fault
             assert (workbench.NOT_REPEATED in told) == (fault not in DECLINED), told
             await use(client, "works", "ok")  # two in a row would end the session
+        remote.answers["GET"] = response(200, "<html>")
+        assert "no valid MCP" in await error_of(client, "works", "resumed")
         remote.released.set()
         assert text(await calling) == "released"
     assert "sesame" not in str(failed) + log.text

@@ -21,7 +21,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Each room after the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
 # its name. What each adds, with its lines of code:
-# Remote servers (264): entries with a `url`. If it is deleted, Sign-in has to go, too.
+# Remote servers (268): entries with a `url`. If it is deleted, Sign-in has to go, too.
 # Sign-in (210): `--login`, and tokens for remote servers.
 # Brief answers (107): `brief`, and a limit for answers of `open_toolbox`.
 # Approval (73): a person is asked before some calls.
@@ -2463,8 +2463,9 @@ class RemoteServer(Transport):
             # Over SSE, the answer comes in the stream of the server.
             if answer or (self._is_sse and response.is_success):
                 return answer
-            # Without the id of an event, the rest cannot be asked for.
-            if not (reading.resumption and response.is_success):
+            # Without the id of an event, the rest of a stream cannot be asked for.
+            is_cut = response.is_success and _is_stream(response)
+            if not (is_cut and reading.resumption):
                 raise self._missing_answer(reading)
             await anyio.sleep(reading.retry)
             opening = self._open("GET", headers=reading.resumption)
@@ -2587,7 +2588,11 @@ class RemoteServer(Transport):
         if target is not None:
             return ToolError(f"HTTP {status}, a redirect: write {target} in `url`")
         # The mask comes before the cut, because a secret that is cut is not found.
-        said = " ".join(self.config.secrets.mask(reading.body).split()) or "nothing"
+        body = self.config.secrets.mask(reading.body)
+        if len(self.url.path) > 1:
+            # Error pages tell the path, in which a key may stand.
+            body = body.replace(self.url.path, "***")
+        said = " ".join(body.split()) or "nothing"
         told = f"HTTP {status}, no valid MCP answer: {shorten(said, 300)}"
         if _VERSION_HEADER not in self.http.headers:
             told += " (check `headers`, and the path in `url`, which often is /mcp)"
