@@ -2921,6 +2921,7 @@ def test_a_server_gets_the_environment_of_the_client(tmp_path: Path) -> None:
 
 CTRL_C = """
 import os, signal, sys
+sys.path.insert(0, sys.argv[2])
 import test_workbench as tests
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 with tests.Wire(tests.Path(sys.argv[1]), stubborn={"start": tests.STUBBORN}) as wire:
@@ -2933,9 +2934,9 @@ with tests.Wire(tests.Path(sys.argv[1]), stubborn={"start": tests.STUBBORN}) as 
 @pytest.mark.skipif(not WINDOWS, reason="only Windows has this")
 def test_ctrl_c_ends_it_and_it_ends_its_servers(tmp_path: Path, notes: Path) -> None:
     """They have not had it themselves: they were asked to end, then killed."""
-    line = [*PYTHON, "-c", CTRL_C, str(tmp_path)]
+    line = [*PYTHON, "-c", CTRL_C, str(tmp_path), str(ROOT)]
     flags = getattr(subprocess, "CREATE_NEW_CONSOLE", 0)
-    assert subprocess.call(line, creationflags=flags, cwd=ROOT) == 0
+    assert subprocess.call(line, creationflags=flags) == 0
     assert "ended" in notes.read_text() and "signalled" not in notes.read_text()
 
 
