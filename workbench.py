@@ -15,7 +15,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # `ServerProcess._messages`.
 #
 # The core is complete by itself, with these sections and their lines of code:
-# Configuration (271), Workbench (241), MCP server (161), Connections (253), Processes
+# Configuration (271), Workbench (241), MCP server (162), Connections (253), Processes
 # (121), Messages (36), Secrets (43), Serving (184).
 #
 # Each room after the core can be deleted: its section, from its banner to the next
@@ -947,6 +947,7 @@ def declare_tool(name: str, arguments: type[Arguments]) -> types.Tool:
     schema.pop("additionalProperties")
     for argument in schema["properties"].values():
         argument.pop("title")
+        argument.pop("additionalProperties", None)
     return types.Tool(name=name, input_schema=schema, **about)
 
 
