@@ -16,7 +16,7 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 #
 # The core is complete by itself, with these sections and their lines of code:
 # Configuration (271), Workbench (241), MCP server (162), Connections (253), Processes
-# (121), Messages (36), Secrets (43), Serving (184).
+# (121), Messages (36), Secrets (41), Serving (184).
 #
 # Each room after the core can be deleted: its section, from its banner to the next
 # (the last to `if __name__`), its line here, and all lines that end in `# room: ` and
@@ -1886,14 +1886,8 @@ _SECRET_NAME = re.compile(
     ) s? (?! [a-z] )
     """
 )
-# A name, and the value behind it: `API_KEY=X`, `Authorization: X Y`, `"apiKey": "X"`.
-# The value may also be its first word alone, and may have further names in it.
-_NAMED = re.compile(
-    r"""(?x)
-    (?<! [\w.-] ) (?P<name> [\w.-]+ ) ["']? \s* [=:] \s* ["']?
-    (?= (?P<value> (?P<word> [^\s"'&;#]* ) [^"'&;#]* ) )
-    """
-)
+# A name before a value, as in `API_KEY=X`, `Authorization: X Y` and `"apiKey": "X"`.
+_NAME = re.compile(r"""(?<![\w.-])([\w.-]+)["']?\s*[=:]\s*["']?""")
 _URL_PASSWORD = re.compile(r"://[^\s/@:]*:(?P<password>[^\s/]+)@")
 # Colours and moves of a terminal, halves of surrogate pairs, and control characters
 # except \n.
@@ -1916,13 +1910,17 @@ def find_secrets(name: str, text: str) -> list[range]:
     places = [range(*url.span("password")) for url in _URL_PASSWORD.finditer(text)]
     if is_secret(name):
         places.append(range(len(text)))
-    for named in _NAMED.finditer(text):
-        if is_secret(named["name"]):
-            places.append(range(*named.span("word")))
-            places.append(range(*named.span("value")))
-            if named.start() == 0:
-                # In `Authorization: X&Y`, the value may be all that follows.
-                places.append(range(named.end(), len(text)))
+    for found in _NAME.finditer(text):
+        if not is_secret(found[1]):
+            continue
+        begin = found.end()
+        # Where the value ends is not known. It may be one word, or have several.
+        for end in (r"""[\s"'&;#]""", r"""["'&;#]"""):
+            value = re.split(end, text[begin:], maxsplit=1)[0]
+            places.append(range(begin, begin + len(value)))
+        if found.start() == 0:
+            # In an argument such as `Authorization: X&Y`, it may be all that follows.
+            places.append(range(begin, len(text)))
     return places
 
 
