@@ -1650,8 +1650,8 @@ class ServerProcess(Transport):
         try:
             # One after another: the end by force knows only a process in `RUNNING`.
             async with _SPAWNING:
-                # If the start were cancelled, asyncio would kill the process, but not its
-                # children.
+                # If the start were cancelled, asyncio would kill the process, but not
+                # its children.
                 with anyio.CancelScope(shield=True):
                     await self.spawn(words, env=self._environment(), cwd=cwd)
                 RUNNING.add(self)
