@@ -189,8 +189,8 @@ class WorkbenchConfig:
     """A configuration of the right form, with its `${VAR}` references expanded."""
 
     toolboxes: Mapping[str, ToolboxConfig]
-    # The secret variables that entries name, but for paths that exist. Only a server
-    # whose own entry names such a variable inherits it.
+    # The secret variables that entries name, unless their value is a path that exists.
+    # Only a server whose own entry names such a variable inherits it.
     withheld: frozenset[str]
     secrets: Secrets
     source: str  # the file, for messages
@@ -225,8 +225,8 @@ For migration guidance, see: "Upgrading" in README.md"""
 class ValueReader:
     """Reads the values of a part of a file, and collects what it finds in them.
 
-    One reader, `top`, is for the file and its toolboxes, and each server has one of its
-    own. All of them share `secrets` and `secret_variables`.
+    One reader, `top`, is for the file and its toolboxes. Each server has a reader of its
+    own, which shares `secrets` and `secret_variables` with `top`.
     """
 
     secrets: Secrets
@@ -1901,7 +1901,7 @@ def is_secret(name: str) -> bool:
 
 
 def find_secrets(name: str, text: str) -> list[range]:
-    """The places of secret values in the text that this name has.
+    """The places of secret values in a text, which is the value of this name.
 
     Within the text, names stand as in `API_KEY=X`, `?apiKey=X`, `Authorization: X` and
     `{"Authorization": "X"}`. The password of a URL is secret as well. Places may
