@@ -225,8 +225,8 @@ For migration guidance, see: "Upgrading" in README.md"""
 class ValueReader:
     """Reads the values of a part of a file, and collects what it finds in them.
 
-    One reader, `top`, is for the file and its toolboxes. Each server has a reader of its
-    own, which shares `secrets` and `secret_variables` with `top`.
+    One reader, `top`, is for the file and its toolboxes. Each server has a reader of
+    its own, which shares `secrets` and `secret_variables` with `top`.
     """
 
     secrets: Secrets
