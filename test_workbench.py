@@ -2794,7 +2794,7 @@ async def test_check_tells_what_a_context_holds(capsys: Capture, log: Logs) -> N
 
 COMMANDS.append(("its.json --toolbox", 2, "", rf"{UNFIT}--toolbox \[--http.*\n$", {}))
 COMMANDS.append(("--http 8000", 2, "", rf"{UNFIT}\[CONFIG\] \[--read-only\]\n$", {}))
-COMMANDS.append(("--toolbox --http x", 2, "", "argument --http: invalid .*'x'\n$", {}))
+COMMANDS.append(("--toolbox --http 0", 2, "", "argument --http: invalid .*'0'\n$", {}))
 
 
 @pytest.mark.skipif(not zoneinfo.available_timezones(), reason="pip install tzdata")

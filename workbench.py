@@ -27,9 +27,9 @@ WORKBENCH_CONFIG, else ./workbench-config.json.
 # Approval (73): a person is asked before some calls.
 # Other clients' files (145): their tables of servers, their keys, and TOML.
 # Reports (109): `--check` and `--call`.
-# Built-in toolbox (103): `--toolbox`, and the demo where there is no file.
+# Built-in toolbox (105): `--toolbox`, and the demo where there is no file.
 # uv (9): under uv, `python` in an entry stays a person's own.
-# Windows (23): there, too, the children of servers end.
+# Windows (23): the children of servers end there, too.
 
 # The SDK's transports to servers were tried, and are not used. If a server dies while a
 # child of it still holds stdout open, `stdio_client` does not notice, and a call hangs.
@@ -2569,7 +2569,7 @@ class RemoteServer(Transport):
             await self.http.aclose()
 
     def _open(self, method: str, **parts: Any) -> _Opening:
-        """The response to an HTTP request of these parts. Its body is not read yet.
+        """Send an HTTP request. Its response is given before its body is read.
 
         Redirects are followed within the host alone, because the headers may be secret.
         A redirect that makes a GET of a POST is not followed, because the message would
@@ -3875,6 +3875,8 @@ async def serve_http(host: str, port: int) -> int:
 def host_and_port(text: str) -> tuple[str, int]:
     """The host and the port of `[HOST:]PORT`. An IPv6 host keeps its brackets."""
     host, _, port = text.rpartition(":")
+    if int(port) not in range(1, 65536):
+        raise ValueError
     return host or "127.0.0.1", int(port)
 
 
